@@ -1,0 +1,1 @@
+"""The engine: partitions, replicas, waiters, and the cluster they belong to."""

@@ -1,0 +1,1 @@
+"""What people type: argument parsing, tables, and errors in one line."""

@@ -1,0 +1,1 @@
+"""The small client that the command line, brokers and pipelines use: raw batches, no magic."""

@@ -1,0 +1,1 @@
+"""Membership and offsets of groups, as pure state machines."""

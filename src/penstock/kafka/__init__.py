@@ -1,0 +1,1 @@
+"""The Kafka front end: listeners, connections, one handler module per API."""

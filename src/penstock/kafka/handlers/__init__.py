@@ -1,0 +1,1 @@
+"""One module per API: it translates between the wire and the broker, and nothing else."""

@@ -1,0 +1,1 @@
+"""The picture of the cluster, who may change it, and where it is kept."""

@@ -1,0 +1,1 @@
+"""Delivery state of single messages: acknowledgements, dead letters, delays."""

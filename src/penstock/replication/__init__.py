@@ -1,0 +1,1 @@
+"""The rules of leaders and followers, as pure functions."""

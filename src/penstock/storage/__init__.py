@@ -1,0 +1,1 @@
+"""Logs on disk: synchronous, and without knowledge of any network."""

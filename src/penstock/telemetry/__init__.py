@@ -1,0 +1,1 @@
+"""Counters, gauges and histograms. No exporter, no clock."""

@@ -1,0 +1,1 @@
+"""Brokers for tests: in-process or as a subprocess, and pytest fixtures."""

@@ -1,0 +1,1 @@
+"""The Kafka protocol: bytes to messages and back."""

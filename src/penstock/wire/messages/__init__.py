@@ -1,0 +1,1 @@
+"""One module per API: the layout of its request and response in every version."""
