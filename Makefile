@@ -1,0 +1,59 @@
+# One command while you work: `make`. It formats, lints, type-checks, checks the layers, runs the unit tests.
+# On a fresh machine every target first makes .venv; it is made again when pyproject.toml changes.
+SHELL := /bin/bash
+.DEFAULT_GOAL := check
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+PYTEST := $(BIN)/python -m pytest -q
+
+.PHONY: check fix static unit test slow cluster demo bench run environment kcat clean help
+
+check: fix static               ## format, lint, types, layers, unit tests
+	$(PYTEST) -n auto
+
+fix: $(INSTALLED)               ## format, and mend what ruff can mend
+	$(BIN)/ruff format -q .
+	$(BIN)/ruff check -q --fix .
+
+static: $(INSTALLED)            ## what can be said without running anything
+	$(BIN)/ruff format -q --check .
+	$(BIN)/ruff check -q .
+	$(BIN)/mypy --no-error-summary src tests benchmarks examples
+	@said=$$($(BIN)/lint-imports --no-logo) || { echo "$$said"; exit 1; }
+
+unit: $(INSTALLED)              ## make unit T=storage
+	$(PYTEST) tests/unit/$(T)
+
+test: $(INSTALLED) kcat         ## everything: static checks, then every test; pytest has the last word
+	@failed=0; $(MAKE) --no-print-directory static || failed=1; \
+	$(PYTEST) -n auto --dist loadfile -m 'not spark' || failed=1; \
+	exit $$failed
+
+slow: $(INSTALLED)              ## long property runs and many simulation seeds
+	$(PYTEST) -n auto -m slow
+
+cluster: $(INSTALLED) kcat      ## real processes: brokers and Kafka clients
+	$(PYTEST) -m cluster tests/cluster tests/conformance
+
+demo: $(INSTALLED)              ## a broker, a million messages there and back, the proof and the rates
+	@$(BIN)/python examples/demo.py
+
+bench: $(INSTALLED)             ## make bench B=append
+	$(BIN)/python -m benchmarks.$(B)
+
+run: $(INSTALLED)               ## one broker on 127.0.0.1:9092, data in ./penstock-data
+	$(BIN)/penstock serve
+
+environment: $(INSTALLED)       ## only make .venv
+$(INSTALLED): pyproject.toml scripts/environment
+	@scripts/environment
+	@touch $@
+
+kcat:
+	@scripts/install-kcat
+
+clean:                          ## forget .venv and every cache
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+
+help:                           ## this list
+	@awk -F ' *## ' '/^[a-z]+:.*## / { split($$1, name, ":"); printf "make %-12s %s\n", name[1], $$2 }' Makefile
