@@ -1,0 +1,170 @@
+"""The records inside a batch. Every varint and length is checked; what does not fit is a CorruptBatch."""
+
+from typing import Final, NamedTuple, TypeAlias
+
+from penstock.model.errors import CorruptBatch
+from penstock.records.batch import (
+    APPEND_TIME_BIT,
+    HEADER_SIZE,
+    BatchHeader,
+    Bytes,
+    parse_header,
+)
+from penstock.records.compression import DECOMPRESSED_LIMIT_BYTES, decompress
+
+Header: TypeAlias = tuple[str, bytes | None]
+
+MIN_RECORD_BYTES: Final = 7  # length, attributes, two deltas, two lengths, header count
+_MAX_VARINT_BITS: Final = 32
+_MAX_VARLONG_BITS: Final = 64
+_new_tuple = tuple.__new__
+
+
+class Record(NamedTuple):
+    """One message. Header keys keep bytes that are not UTF-8 as surrogate escapes."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+
+
+class Span(NamedTuple):
+    """Where one record lies in its batch's (decompressed) records. A null has end -1."""
+
+    start: int  # of its length
+    body: int  # after its length
+    end: int
+    timestamp_delta_ms: int
+    offset_delta: int
+    key_start: int
+    key_end: int
+    value_start: int
+    value_end: int
+    headers_start: int
+    header_count: int
+
+
+def records_bytes(
+    batch: Bytes, header: BatchHeader, limit: int = DECOMPRESSED_LIMIT_BYTES
+) -> memoryview:
+    """The records of a batch, decompressed."""
+    return decompress(header.codec, memoryview(batch)[HEADER_SIZE:], limit)
+
+
+def decode_records(
+    batch: Bytes, header: BatchHeader | None = None, limit: int = DECOMPRESSED_LIMIT_BYTES
+) -> list[Record]:
+    """Every record of a whole batch, of any codec. The checksum is the caller's to verify."""
+    if len(batch) < HEADER_SIZE:
+        raise CorruptBatch(f"{len(batch)} bytes; a batch header has {HEADER_SIZE}")
+    header = header or parse_header(batch)
+    data = bytes(records_bytes(batch, header, limit))
+    append_time = header.attributes & APPEND_TIME_BIT
+    base_offset, first_timestamp_ms = header.base_offset, header.first_timestamp_ms
+    records = []
+    for _, _, _, time, delta, key, key_end, value, value_end, headers, count in scan(data, header):
+        timestamp_ms = header.max_timestamp_ms if append_time else first_timestamp_ms + time
+        fields = (
+            base_offset + delta,
+            timestamp_ms,
+            data[key:key_end] if key_end >= 0 else None,
+            data[value:value_end] if value_end >= 0 else None,
+            _read_headers(data, headers, count) if count else (),
+        )
+        records.append(_new_tuple(Record, fields))
+    return records
+
+
+def scan(data: Bytes, header: BatchHeader) -> list[Span]:
+    """Where each record of `data` lies: as many as the header says, in offset order, and no byte more."""
+    count = header.record_count
+    if not 0 <= count <= len(data) // MIN_RECORD_BYTES:
+        raise CorruptBatch(f"batch says {count} records in {len(data)} bytes")
+    spans = []
+    position, last_delta = 0, -1
+    try:
+        for _ in range(count):
+            span = _scan_record(data, position)
+            if not last_delta < span.offset_delta <= header.last_offset_delta:
+                raise CorruptBatch(
+                    f"record at byte {position} has offset delta {span.offset_delta}, "
+                    f"not in {last_delta + 1} to {header.last_offset_delta}"
+                )
+            spans.append(span)
+            position, last_delta = span.end, span.offset_delta
+    except IndexError:
+        raise CorruptBatch(
+            f"record at byte {position} runs past the {len(data)} there are"
+        ) from None
+    if position != len(data):
+        raise CorruptBatch(f"{len(data) - position} bytes are left after {count} records")
+    return spans
+
+
+def _scan_record(data: Bytes, start: int) -> Span:
+    """Positions only grow here, so that ending where the length says proves all within bounds."""
+    length, body = _varint(data, start)
+    end = body + length
+    if length < 0 or end > len(data):
+        raise CorruptBatch(f"record of {length} bytes at byte {start} of {len(data)}")
+    time_delta, position = _varint(data, body + 1, _MAX_VARLONG_BITS)
+    offset_delta, position = _varint(data, position)
+    key_length, key = _varint(data, position)
+    position = key + key_length if key_length >= 0 else key
+    value_length, value = _varint(data, position)
+    position = value + value_length if value_length >= 0 else value
+    header_count, headers = _varint(data, position)
+    position = _skip_headers(data, headers, header_count, end) if header_count else headers
+    if position != end:
+        raise CorruptBatch(f"record at byte {start} ends at byte {position}, not at {end}")
+    key_end = key + key_length if key_length >= 0 else -1
+    value_end = value + value_length if value_length >= 0 else -1
+    fields = (start, body, end, time_delta, offset_delta, key, key_end, value, value_end)
+    return _new_tuple(Span, (*fields, headers, header_count))
+
+
+def _skip_headers(data: Bytes, position: int, count: int, end: int) -> int:
+    if not 0 <= count <= end - position:
+        raise CorruptBatch(f"{count} record headers at byte {position}, in {end - position} bytes")
+    for _ in range(count):
+        length, position = _varint(data, position)
+        if length < 0:
+            raise CorruptBatch(f"record header at byte {position} without a key")
+        length, position = _varint(data, position + length)
+        position += max(length, 0)
+    return position
+
+
+def _read_headers(data: bytes, position: int, count: int) -> tuple[Header, ...]:
+    """Only after `scan` has checked them."""
+    headers: list[Header] = []
+    for _ in range(count):
+        length, position = _varint(data, position)
+        key = data[position : position + length].decode("utf-8", "surrogateescape")
+        length, position = _varint(data, position + length)
+        value = data[position : position + length] if length >= 0 else None
+        position += max(length, 0)
+        headers.append((key, value))
+    return tuple(headers)
+
+
+def _varint(data: Bytes, position: int, bits: int = _MAX_VARINT_BITS) -> tuple[int, int]:
+    """A zig-zag varint and the position after it; IndexError past the end of data."""
+    byte = data[position]
+    if byte < 0x80:
+        return byte >> 1 ^ -(byte & 1), position + 1
+    raw, shift = byte & 0x7F, 7
+    while True:
+        position += 1
+        byte = data[position]
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift >= bits:
+            raise CorruptBatch(f"varint longer than {bits} bits at byte {position}")
+    if raw >> bits:
+        raise CorruptBatch(f"varint larger than {bits} bits at byte {position}")
+    return raw >> 1 ^ -(raw & 1), position + 1
