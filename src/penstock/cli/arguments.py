@@ -1,0 +1,74 @@
+"""How arguments are read: one-line errors with the way to more help, exit code 2, and options that every command shares."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from typing import Final, NoReturn, TypeVar
+
+DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
+BOOTSTRAP_VARIABLE: Final = "PENSTOCK_BOOTSTRAP"
+
+T = TypeVar("T")
+
+
+class UsageError(Exception):
+    """Arguments that are each well formed but make no sense together: exit code 2."""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose errors are one line, and whose help keeps the layout of its examples."""
+
+    def __init__(self, **options: object) -> None:
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        options.setdefault("allow_abbrev", False)
+        super().__init__(**options)  # type: ignore[arg-type]  # argparse's own keywords, passed on
+
+    def error(self, message: str) -> NoReturn:
+        sys.stderr.write(f"{self.prog}: {message}; see: {self.prog} --help\n")
+        raise SystemExit(2)
+
+
+def reader(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """Lets argparse show the sentence of a parser's ValueError instead of its own."""
+
+    def read(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1."""
+    number = non_negative(text)
+    if number == 0:
+        raise argparse.ArgumentTypeError("expected a whole number of at least 1, not '0'")
+    return number
+
+
+def non_negative(text: str) -> int:
+    """A whole number of at least 0 that fits Kafka's 32 bits."""
+    if not (text.isascii() and text.isdigit()) or int(text) > 2**31 - 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, not {text!r}")
+    return int(text)
+
+
+def add_bootstrap(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--bootstrap",
+        metavar="HOST:PORT",
+        default=os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP,
+        help=f"a broker to ask first, or several with commas (or {BOOTSTRAP_VARIABLE}; "
+        f"default {DEFAULT_BOOTSTRAP})",
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON, for machines")
+
+
+def examples(*lines: str) -> str:
+    return "\n".join(("examples:", *(f"  {line}" for line in lines)))
