@@ -1,0 +1,69 @@
+"""Control batches: the markers that end a producer's transaction in a partition."""
+
+from enum import IntEnum
+from struct import Struct
+from typing import Final, NamedTuple
+
+from penstock.model.errors import CorruptBatch
+from penstock.records.batch import BatchHeader, Bytes
+from penstock.records.builder import build_batch
+from penstock.records.record import Record, decode_records
+
+_KEY: Final = Struct(">hh")  # version, type
+_VALUE: Final = Struct(">hi")  # version, coordinator epoch
+_VERSION: Final = 0
+
+
+class ControlType(IntEnum):
+    ABORT = 0
+    COMMIT = 1
+
+
+class EndMarker(NamedTuple):
+    """A transaction ended here: the producer is in the batch header."""
+
+    type: ControlType
+    coordinator_epoch: int
+
+
+def build_marker(
+    marker: EndMarker,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    timestamp_ms: int,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytearray:
+    key = _KEY.pack(_VERSION, marker.type)
+    value = _VALUE.pack(_VERSION, marker.coordinator_epoch)
+    return build_batch(
+        [Record(base_offset, timestamp_ms, key, value)],
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=True,
+        control=True,
+    )
+
+
+def decode_marker(batch: Bytes, header: BatchHeader) -> EndMarker | None:
+    """The marker of a control batch; None if it is another kind, or compaction has emptied it.
+
+    Later versions may add fields at the end of key and value; these stay readable.
+    """
+    records = decode_records(batch, header)
+    if not records:
+        return None
+    key, value = records[0].key, records[0].value
+    if key is None or len(key) < _KEY.size:
+        raise CorruptBatch(f"control record at offset {records[0].offset} has no type")
+    version, kind = _KEY.unpack_from(key)
+    if version < 0:
+        raise CorruptBatch(f"control record at offset {records[0].offset} has version {version}")
+    if kind not in (ControlType.ABORT, ControlType.COMMIT):
+        return None
+    if value is None or len(value) < _VALUE.size:
+        raise CorruptBatch(f"marker at offset {records[0].offset} has no coordinator epoch")
+    return EndMarker(ControlType(kind), _VALUE.unpack_from(value)[1])
