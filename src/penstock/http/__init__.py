@@ -1,1 +1,1 @@
-"""Metrics and health over HTTP."""
+"""The operator's front end: metrics and health over HTTP/1.1."""

@@ -1,0 +1,193 @@
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from penstock.http.server import CONNECTIONS_LIMIT, LINES_PER_TURN, HttpServer
+from penstock.telemetry.registry import Registry
+
+GET_METRICS = b"GET /metrics HTTP/1.1\r\nHost: b\r\n\r\n"
+
+
+def ready() -> Sequence[str]:
+    return ()
+
+
+@asynccontextmanager
+async def serving(
+    registry: Registry | None = None,
+    readiness: Callable[[], Sequence[str]] = ready,
+    timeout_s: float = 30.0,
+) -> AsyncIterator[HttpServer]:
+    server = HttpServer(registry or Registry(), readiness, timeout_s=timeout_s)
+    await server.start("127.0.0.1", 0)
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+async def ask(server: HttpServer, request: bytes, *, half_close: bool = False) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(request)
+    if half_close:
+        writer.write_eof()
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return answer
+
+
+def answer_to(
+    request: bytes,
+    *,
+    registry: Registry | None = None,
+    readiness: Callable[[], Sequence[str]] = ready,
+    half_close: bool = False,
+    timeout_s: float = 30.0,
+) -> tuple[int, dict[str, str], bytes]:
+    async def scenario() -> bytes:
+        async with serving(registry, readiness, timeout_s) as server:
+            return await ask(server, request, half_close=half_close)
+
+    head, _, body = asyncio.run(scenario()).partition(b"\r\n\r\n")
+    status_line, *header_lines = head.decode().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in header_lines)
+    return int(status_line.split(" ")[1]), headers, body
+
+
+def test_metrics_are_served_as_prometheus_expects_them() -> None:
+    registry = Registry()
+    registry.counter("seen_total", "Things seen.", ["topic"]).labels("é").value = 2
+    status, headers, body = answer_to(GET_METRICS, registry=registry)
+    assert status == 200
+    assert headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert int(headers["Content-Length"]) == len(body)
+    assert headers["Connection"] == "close"
+    assert body.decode().endswith('seen_total{topic="é"} 2\n')
+
+
+def test_a_metric_of_many_lines_arrives_whole() -> None:
+    registry = Registry()
+    count = 3 * LINES_PER_TURN
+    registry.gauges_from("sizes", "", ["n"], lambda: (((str(n),), n) for n in range(count)))
+    _, _, body = answer_to(GET_METRICS, registry=registry)
+    assert body.count(b"\nsizes{") == count
+
+
+def test_a_metric_that_cannot_be_read_is_left_out_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def unreadable() -> float:
+        raise OSError("the disk is gone")
+
+    registry = Registry()
+    registry.gauge_from("broken", "", unreadable)
+    registry.gauge("whole", "").labels().value = 1
+    status, _, body = answer_to(GET_METRICS, registry=registry)
+    assert (status, b"broken" in body, b"whole 1" in body) == (200, False, True)
+    assert "metric_unreadable metric=broken" in caplog.text
+
+
+def test_live_is_yes_even_when_ready_is_no() -> None:
+    status, _, body = answer_to(
+        b"GET /livez HTTP/1.1\r\nHost: b\r\n\r\n", readiness=lambda: ["logs are recovering"]
+    )
+    assert (status, body) == (200, b"ok\n")
+
+
+def test_ready_says_why_not_until_it_is() -> None:
+    reasons = ["logs are recovering: 3 of 10", "not registered"]
+    request = b"GET /readyz HTTP/1.1\r\nHost: b\r\n\r\n"
+    status, _, body = answer_to(request, readiness=lambda: reasons)
+    assert (status, body) == (503, b"not ready\nlogs are recovering: 3 of 10\nnot registered\n")
+    reasons.clear()
+    assert answer_to(request, readiness=lambda: reasons)[0] == 200
+
+
+def test_head_answers_without_a_body() -> None:
+    status, headers, body = answer_to(b"HEAD /livez HTTP/1.1\r\nHost: b\r\n\r\n")
+    assert (status, headers["Content-Length"], body) == (200, "3", b"")
+
+
+def test_other_paths_are_not_found_and_other_methods_not_allowed() -> None:
+    assert answer_to(b"GET /etc/passwd HTTP/1.1\r\nHost: b\r\n\r\n")[0] == 404
+    request = b"POST /metrics HTTP/1.1\r\nHost: b\r\nContent-Length: 200000\r\n\r\n" + bytes(60_000)
+    status, headers, _ = answer_to(request)
+    assert (status, headers["Allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"\0\0\0\x10\0\x12\0\x03\0\0\0\x01\r\n\r\n", 400),
+        (b"GET / HTTP/3.0\r\nHost: b\r\n\r\n", 505),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * 20_000 + b"\r\n\r\n", 431),
+    ],
+)
+def test_malformed_requests_are_answered_and_closed(request_bytes: bytes, status: int) -> None:
+    assert answer_to(request_bytes)[0] == status
+
+
+def test_a_request_cut_short_is_bad_and_silence_needs_no_answer() -> None:
+    assert answer_to(b"GET / HT", half_close=True)[0] == 400
+
+    async def scenario() -> bytes:
+        async with serving() as server:
+            return await ask(server, b"", half_close=True)
+
+    assert asyncio.run(scenario()) == b""
+
+
+def test_a_request_that_never_ends_is_timed_out() -> None:
+    assert answer_to(b"GET / HTTP/1.1\r\n", timeout_s=0.01)[0] == 408
+
+
+def test_a_failing_readiness_is_a_logged_500(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> Sequence[str]:
+        raise RuntimeError("a bug")
+
+    status, _, _ = answer_to(b"GET /readyz HTTP/1.1\r\nHost: b\r\n\r\n", readiness=broken)
+    assert status == 500
+    assert "http_request_failed path=/readyz" in caplog.text
+    assert caplog.records[0].levelno == logging.ERROR
+
+
+def test_more_connections_than_the_limit_are_sent_away_and_later_ones_served() -> None:
+    async def scenario() -> tuple[bytes, bytes]:
+        async with serving() as server:
+            idle = [
+                await asyncio.open_connection("127.0.0.1", server.port)
+                for _ in range(CONNECTIONS_LIMIT)
+            ]
+            crowded = await ask(server, GET_METRICS)
+            for _, writer in idle:
+                writer.close()
+                await writer.wait_closed()
+            while (free := await ask(server, GET_METRICS)).startswith(b"HTTP/1.1 503"):
+                pass
+            return crowded, free
+
+    crowded, free = asyncio.run(scenario())
+    assert crowded.startswith(b"HTTP/1.1 503")
+    assert free.startswith(b"HTTP/1.1 200")
+
+
+def test_closing_ends_the_exchanges_that_wait() -> None:
+    async def scenario() -> bytes:
+        async with serving() as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(b"GET / HTTP/1.1\r\n")
+            await server.close()
+            try:
+                return await reader.read()
+            except ConnectionResetError:
+                return b""
+            finally:
+                writer.close()
+
+    assert asyncio.run(scenario()) == b""
