@@ -120,7 +120,7 @@ class HttpServer:
         try:
             return await route()
         except Exception:
-            logger.exception("http_request_failed path=%s", request.path)
+            logger.exception("http-request-failed path=%s", request.path)
             return text(HTTPStatus.INTERNAL_SERVER_ERROR, "this is a bug; the log has its trace")
 
     async def _livez(self) -> Response:
@@ -148,7 +148,7 @@ async def _render(family: AnyFamily) -> list[str]:
             pieces.append(piece)
             await asyncio.sleep(0)
     except Exception:
-        logger.exception("metric_unreadable metric=%s", family.name)
+        logger.exception("metric-unreadable metric=%s", family.name)
         return []
     return pieces
 

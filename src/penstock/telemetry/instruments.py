@@ -20,12 +20,15 @@ class Counter:
 
 
 class Gauge:
-    """Goes both ways: `gauge.value = n`."""
+    """Goes both ways: `gauge.set(n)`, `gauge.value += n`."""
 
     __slots__ = ("value",)
 
     def __init__(self) -> None:
         self.value: float = 0
+
+    def set(self, value: float) -> None:
+        self.value = value
 
 
 class Histogram:

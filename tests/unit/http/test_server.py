@@ -88,7 +88,7 @@ def test_a_metric_that_cannot_be_read_is_left_out_and_logged(
     registry.gauge("whole", "").labels().value = 1
     status, _, body = answer_to(GET_METRICS, registry=registry)
     assert (status, b"broken" in body, b"whole 1" in body) == (200, False, True)
-    assert "metric_unreadable metric=broken" in caplog.text
+    assert "metric-unreadable metric=broken" in caplog.text
 
 
 def test_live_is_yes_even_when_ready_is_no() -> None:
@@ -153,7 +153,7 @@ def test_a_failing_readiness_is_a_logged_500(caplog: pytest.LogCaptureFixture) -
 
     status, _, _ = answer_to(b"GET /readyz HTTP/1.1\r\nHost: b\r\n\r\n", readiness=broken)
     assert status == 500
-    assert "http_request_failed path=/readyz" in caplog.text
+    assert "http-request-failed path=/readyz" in caplog.text
     assert caplog.records[0].levelno == logging.ERROR
 
 

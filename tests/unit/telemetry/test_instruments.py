@@ -10,7 +10,7 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False, width=32)
 def test_a_counter_and_a_gauge_start_at_zero_and_are_changed_in_place() -> None:
     counter, gauge = Counter(), Gauge()
     counter.value += 3
-    gauge.value = -1.5
+    gauge.set(-1.5)
     assert (counter.value, gauge.value) == (3, -1.5)
 
 
