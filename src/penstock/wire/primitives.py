@@ -1,12 +1,14 @@
-"""What every codec shares: the error of a malformed frame, varints, and tag sections."""
+"""What every codec shares: the errors of malformed bytes, varints, and chunks."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from penstock.model.errors import BrokerError, ErrorCode
+from penstock.wire.fields import Chunk
 
-MAX_UVARINT_BYTES: Final = 5  # lengths are 32 bits
+SMALL_UVARINTS: Final = tuple(bytes((value,)) for value in range(0x80))
+MAX_LENGTH: Final = 0x7FFFFFFF
 
 
 class MalformedMessage(BrokerError):
@@ -15,22 +17,61 @@ class MalformedMessage(BrokerError):
     code = ErrorCode.INVALID_REQUEST
 
 
+def bad_length(field: str, at: int, length: int, size: int) -> MalformedMessage:
+    return MalformedMessage(
+        f"{field} at byte {at} has length {length}; the frame has {size - at} bytes left"
+    )
+
+
+def bad_null(field: str, at: int) -> MalformedMessage:
+    return MalformedMessage(f"{field} at byte {at} is null; it must have a value")
+
+
+def bad_tag_size(field: str, at: int, end: int) -> MalformedMessage:
+    return MalformedMessage(f"tagged field {field} ends at byte {at}; its size says {end}")
+
+
 def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
-    """An unsigned varint of at most 32 bits at `at`, and where it ends. IndexError beyond the data."""
-    value = shift = 0
-    for end in range(at, at + MAX_UVARINT_BYTES):
-        byte = data[end]
-        value |= (byte & 0x7F) << shift
+    """The varint at `at`, and where it ends. IndexError beyond the data."""
+    low = data[at]
+    return (low, at + 1) if low < 0x80 else read_uvarint_rest(low, data, at + 1)
+
+
+def read_uvarint_rest(low: int, data: memoryview, at: int) -> tuple[int, int]:
+    """The varint whose first byte, `low`, ended before `at` and said that more follow."""
+    value = low & 0x7F
+    for shift in (7, 14, 21, 28):
+        byte = data[at]
+        at += 1
         if byte < 0x80:
-            return value, end + 1
-        shift += 7
-    raise MalformedMessage(f"varint at byte {at} is longer than {MAX_UVARINT_BYTES} bytes")
+            return value | byte << shift, at
+        value |= (byte & 0x7F) << shift
+    raise MalformedMessage(f"varint before byte {at} is longer than 5 bytes")
 
 
 def encode_uvarint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    if value < 0x80:
+        return SMALL_UVARINTS[value]
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    if value < 0x200000:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
+    rest = encode_uvarint(value >> 21)
+    return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14 & 0x7F | 0x80)) + rest
+
+
+def finish(chunks: list[Chunk]) -> list[Chunk]:
+    """The same bytes in as few chunks as can be: neighbours that are bytes are joined."""
+    finished: list[Chunk] = []
+    pieces: list[bytes | memoryview] = []
+    for chunk in chunks:
+        if isinstance(chunk, (bytes, memoryview)):
+            pieces.append(chunk)
+        elif pieces:
+            finished += (b"".join(pieces), chunk)
+            pieces.clear()
+        else:
+            finished.append(chunk)
+    if pieces:
+        finished.append(b"".join(pieces))
+    return finished

@@ -1,0 +1,205 @@
+"""Compiles encoders: one straight-line function per message and version.
+
+A run of fixed-size fields, with the length that follows it, is one pack. Records are never copied:
+their chunks go into the output as they are, between the bytes of the message.
+"""
+
+from __future__ import annotations
+
+import struct as packing
+from typing import Any, Final
+
+from penstock.wire import primitives
+from penstock.wire.constructors import shared_default
+from penstock.wire.fields import UNSET, Field, StructType
+from penstock.wire.source import FORMATS, Source, kind_of, struct_of, tagged_fields
+
+_SCOPE: Final[dict[str, Any]] = {
+    "pack": packing.pack,
+    "StructError": packing.error,
+    "uvarint": primitives.encode_uvarint,
+    "join": b"".join,
+}
+
+
+def compile_encoder(struct: StructType, version: int, flexible: bool) -> Any:
+    """`encode(message, out)`, which appends chunks to `out`."""
+    label = f"{struct.__name__} v{version}"
+    source = _begin()
+    with source.block("try:"):
+        writer = _EncoderWriter(source, version, flexible)
+        writer.struct(struct, "message")
+        writer.flush()
+    with source.block("except StructError as error:"):
+        source.line(f"raise ValueError(f'{label}: {{error}}') from None")
+    source.line("if parts: out.append(join(parts))")
+    return source.compile("encode(message, out)", f"encoder of {label}")
+
+
+def _begin() -> Source:
+    source = Source()
+    source.scope.update(_SCOPE)
+    source.line("parts = []; put = parts.append")
+    return source
+
+
+def _compile_tag_section(struct: StructType, version: int) -> Any:
+    """`encode_tags(message) -> bytes`, for the rare message that has tagged fields."""
+    source = _begin()
+    source.line("sections = []")
+    writer = _EncoderWriter(source, version, flexible=True)
+    for name, field in tagged_fields(struct, version):
+        slot = f"message.{name}"
+        with source.block(f"if not ({writer.is_default(field, slot)}):"):
+            writer.value(field, slot, f"{struct.__name__}.{name}")
+            writer.flush()
+            source.line("body = join(parts); parts.clear()")
+            source.line(f"sections.append(uvarint({field.tag}) + uvarint(len(body)) + body)")
+    source.line("return uvarint(len(sections)) + join(sections)")
+    return source.compile("encode_tags(message)", f"tags of {struct.__name__} v{version}")
+
+
+class _EncoderWriter:
+    """Writes the lines that encode structs into `parts`. `n` and `v` are scratch."""
+
+    def __init__(self, source: Source, version: int, flexible: bool) -> None:
+        self._source = source
+        self._line = source.line
+        self._version = version
+        self._flexible = flexible
+        self._run: list[tuple[str, str]] = []  # (format, expression), not yet written
+
+    def struct(self, struct: StructType, target: str) -> None:
+        for name, field in struct.fields.items():
+            slot, label = f"{target}.{name}", f"{struct.__name__}.{name}"
+            if not field.present_in(self._version):
+                self._refuse_if_lost(field, slot, label)
+            elif field.tag is None:
+                self.value(field, slot, label)
+        if self._flexible:
+            self._tags(struct, target)
+
+    def flush(self) -> None:
+        """Write the pending run as one pack."""
+        run, self._run = self._run, []
+        if run:
+            self._line(f"put({self._pack(run)})")
+
+    def is_default(self, field: Field, slot: str) -> str:
+        """An expression: does this field hold what its absence means?"""
+        if field.default is None:
+            return f"{slot} is None"
+        if field.default is not UNSET:
+            return f"{slot} == {field.default!r}"
+        if field.kind == "array":
+            return f"{slot} is not None and not {slot}" if field.nullable else f"not {slot}"
+        default = self._source.bind("default", shared_default(struct_of(field)))
+        return f"{slot} is {default} or {slot} == {default}"
+
+    def value(self, field: Field, slot: str, label: str) -> None:
+        nullable = field.nullable_in(self._version)
+        if field.kind in FORMATS:
+            self._run.append((FORMATS[field.kind], slot))
+            return
+        value = self._source.name("v")
+        self._line(f"{value} = {slot}")
+        if field.nullable and not nullable:
+            self._line(f"if {value} is None: raise ValueError({self._problem(label, 'be null')})")
+        if field.kind == "struct":
+            self._nested(field, value, nullable)
+        elif field.kind == "array":
+            self._array(field, value, nullable)
+        elif field.kind == "records":
+            self._records(value, nullable)
+        else:
+            self._bytes(field.kind, value, nullable)
+
+    def _pack(self, run: list[tuple[str, str]]) -> str:
+        stem, _ = self._source.packing("".join(code for code, _ in run))
+        return f"pack_{stem}({', '.join(value for _, value in run)})"
+
+    def _problem(self, label: str, what: str) -> str:
+        return repr(f"{label} cannot {what} in version {self._version}")
+
+    def _refuse_if_lost(self, field: Field, slot: str, label: str) -> None:
+        if not field.ignorable:
+            problem = self._problem(label, "be sent")
+            self._line(f"if not ({self.is_default(field, slot)}): raise ValueError({problem})")
+
+    def _nested(self, field: Field, value: str, nullable: bool) -> None:
+        if not nullable:
+            self.struct(struct_of(field), value)
+            return
+        self.flush()
+        with self._source.block(f"if {value} is None:"):
+            self._line("put(b'\\xff')")
+        with self._source.block("else:"):
+            self._run.append(("b", "1"))
+            self.struct(struct_of(field), value)
+            self.flush()
+
+    def _length(self, code: str) -> None:
+        """Write the run and the length `n`, which is -1 for null."""
+        if not self._flexible:
+            self._run.append((code, "n"))
+            self.flush()
+            return
+        run, self._run = self._run, []
+        self._line(f"if n < 127: put({self._pack([*run, ('B', 'n + 1')])})")
+        before = f"put({self._pack(run)}); " if run else ""
+        self._line(f"else: {before}put(uvarint(n + 1))")
+
+    def _measure(self, value: str, size: str, nullable: bool) -> None:
+        self._line(f"n = -1 if {value} is None else {size}" if nullable else f"n = {size}")
+
+    def _bytes(self, kind: str, value: str, nullable: bool) -> None:
+        if kind == "string":
+            unless = f" if {value} is not None else None" if nullable else ""
+            self._line(f"{value} = {value}.encode(){unless}")
+        self._measure(value, f"len({value})", nullable)
+        self._length("h" if kind == "string" else "i")
+        self._line(f"if n > 0: put({value})")
+
+    def _records(self, value: str, nullable: bool) -> None:
+        size = f"sum(map(len, {value})) if {value}.__class__ is list else len({value})"
+        self._measure(value, size, nullable)
+        self._length("i")
+        with self._source.block("if n > 0:"):
+            self._line("if parts: out.append(join(parts)); parts.clear()")
+            self._line(f"if {value}.__class__ is list: out += {value}")
+            self._line(f"else: out.append({value})")
+
+    def _array(self, field: Field, value: str, nullable: bool) -> None:
+        self._measure(value, f"len({value})", nullable)
+        self._length("i")
+        with self._source.block("if n > 0:"):
+            if isinstance(field.element, StructType):
+                item = self._source.name("item")
+                with self._source.block(f"for {item} in {value}:"):
+                    self.struct(field.element, item)
+                    self.flush()
+            else:
+                self._primitive_array(kind_of(field).name, value)
+
+    def _primitive_array(self, kind: str, value: str) -> None:
+        if kind == "uuid":
+            self._line(f"parts += {value}")
+        elif kind in FORMATS:
+            self._line(f"put(pack(f'>{{n}}{FORMATS[kind]}', *{value}))")
+        else:
+            with self._source.block(f"for item in {value}:"):
+                self._bytes(kind, "item", nullable=False)
+
+    def _tags(self, struct: StructType, target: str) -> None:
+        tagged = tagged_fields(struct, self._version)
+        if not tagged:
+            self._run.append(("B", "0"))
+            return
+        tests = " and ".join(
+            f"({self.is_default(field, f'{target}.{name}')})" for name, field in tagged
+        )
+        encode_tags = self._source.bind("tags", _compile_tag_section(struct, self._version))
+        run, self._run = self._run, []
+        self._line(f"if {tests}: put({self._pack([*run, ('B', '0')])})")
+        before = f"put({self._pack(run)}); " if run else ""
+        self._line(f"else: {before}put({encode_tags}({target}))")
