@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.wire.fields import UNSET, array, boolean, int16, int32, int64, uuid
+from penstock.wire.fields import array, boolean, int16, int32, int64, uuid
 from penstock.wire.schema import Message
 
 
@@ -13,9 +13,7 @@ class BrokerHeartbeatRequest(Message, api_key=63, versions="0-2", flexible_from=
     want_fence: bool = boolean()
     want_shut_down: bool = boolean()
     offline_log_dirs: list[bytes] = array(uuid, "1+", tag=0, ignorable=True)
-    cordoned_log_dirs: list[bytes] | None = array(
-        uuid, "2+", nullable="2+", default=UNSET, tag=1, ignorable=True
-    )
+    cordoned_log_dirs: list[bytes] | None = array(uuid, "2+", nullable="2+", tag=1, ignorable=True)
 
 
 class BrokerHeartbeatResponse(Message, api_key=63, versions="0-2", flexible_from=0):
