@@ -1,0 +1,111 @@
+"""A scripted Kafka server: it answers each API as the test says, over real sockets, with our own wire layer."""
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from penstock.client.connection import Address
+from penstock.model.errors import ErrorCode
+from penstock.wire.framing import FrameDecoder, encode_frame
+from penstock.wire.header import RequestHeader, decode_request_header, encode_response_header
+from penstock.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+from penstock.wire.schema import Message
+
+HANG_UP = object()  # an answer: close the connection
+SILENCE = object()  # an answer: none
+
+Handler = Callable[[Message], object]
+
+
+class FakeBroker:
+    """`on(RequestClass, handler)`: the handler's message is the answer, in the version that was asked for."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[RequestHeader, Message]] = []
+        self._handlers: dict[int, tuple[type[Message], Handler]] = {}
+        self._versions: dict[int, range] = {}
+        self._max_api_versions = 4
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.connections = 0
+        self.on(ApiVersionsRequest, lambda _: self.api_versions())
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.drop_connections()
+        await self._server.wait_closed()
+
+    @property
+    def address(self) -> Address:
+        assert self._server is not None
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return Address(host, port)
+
+    def on(self, request: type[Message], handler: Handler, versions: range | None = None) -> None:
+        self._handlers[request.api_key] = (request, handler)
+        self._versions[request.api_key] = request.versions if versions is None else versions
+
+    def speak_api_versions_up_to(self, version: int) -> None:
+        self._max_api_versions = version
+
+    def drop_connections(self) -> None:
+        for writer in self._writers:
+            writer.close()
+
+    def count(self, request: type[Message]) -> int:
+        return sum(header.api_key == request.api_key for header, _ in self.requests)
+
+    def api_versions(self, error: ErrorCode = ErrorCode.NONE) -> ApiVersionsResponse:
+        keys = [
+            ApiVersion(api_key=key, min_version=versions[0], max_version=versions[-1])
+            for key, versions in self._versions.items()
+        ]
+        return ApiVersionsResponse(error_code=error, api_keys=keys)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._writers.add(writer)
+        frames = FrameDecoder(2**30)
+        while data := await reader.read(2**16):
+            for frame in frames.feed(data):
+                self._answer(memoryview(frame), writer)
+        writer.close()
+        self._writers.discard(writer)
+
+    def _answer(self, frame: memoryview, writer: asyncio.StreamWriter) -> None:
+        header, start = decode_request_header(frame)
+        version = header.api_version
+        if header.api_key == ApiVersionsRequest.api_key and version > self._max_api_versions:
+            refusal = self.api_versions(ErrorCode.UNSUPPORTED_VERSION)
+            self._reply(writer, header._replace(api_version=0), refusal)
+            return
+        request_class, handler = self._handlers[header.api_key]
+        request = request_class.decode(frame[start:], version)
+        self.requests.append((header, request))
+        self._reply(writer, header, handler(request))
+
+    def _reply(self, writer: asyncio.StreamWriter, header: RequestHeader, answer: object) -> None:
+        if answer is HANG_UP:
+            writer.close()
+        elif isinstance(answer, bytes):
+            writer.write(answer)
+        elif isinstance(answer, Message):
+            head = encode_response_header(header.correlation_id, header.api_key, header.api_version)
+            writer.write(encode_frame(head + answer.encode(header.api_version)))
+        else:
+            assert answer is SILENCE
