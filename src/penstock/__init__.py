@@ -1,5 +1,3 @@
 """Penstock: a distributed message queue that every Kafka client can use."""
 
-from typing import Final
-
-__version__: Final = "0.1.0"
+__version__ = "0.1.0"  # the build reads this line, so it carries no annotation
