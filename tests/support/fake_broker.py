@@ -33,10 +33,12 @@ class FakeBroker:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self.connections = 0
+        self.address = Address("127.0.0.1", 0)  # until it is entered
         self.on(ApiVersionsRequest, lambda _: self.api_versions())
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.address = Address(*self._server.sockets[0].getsockname())
         return self
 
     async def __aexit__(
@@ -49,12 +51,6 @@ class FakeBroker:
         self._server.close()
         self.drop_connections()
         await self._server.wait_closed()
-
-    @property
-    def address(self) -> Address:
-        assert self._server is not None
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return Address(host, port)
 
     def on(self, request: type[Message], handler: Handler, versions: range | None = None) -> None:
         self._handlers[request.api_key] = (request, handler)

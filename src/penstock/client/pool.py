@@ -134,13 +134,17 @@ class Pool:
         What is not `repeatable` is not made again when the last time may have worked.
         """
         deadline = Deadline(self._timeout_ms if timeout_ms is None else timeout_ms)
+        reason: ClientError | None = None
         for pause_ms in _pauses_ms():
             try:
                 return await attempt(deadline)
             except ClientError as error:
                 again = error.is_retriable and (repeatable or not error.outcome_unknown)
+                if again and reason is not None and error.code is ErrorCode.REQUEST_TIMED_OUT:
+                    raise reason from error  # why we waited says more than that time ran out
                 if not again or deadline.left_ms() <= pause_ms:
                     raise
+                reason = error
             self._leaders.clear()
             self._controller_id = NO_BROKER
             await asyncio.sleep(pause_ms / 1000)
@@ -163,15 +167,18 @@ class Pool:
         timeout_ms: int | None = None,
     ) -> MetadataResponse:
         """Brokers, controller, and `topics` (None: all of them); remembers where things are."""
-        named = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
-        request = MetadataRequest(topics=named, allow_auto_topic_creation=create_missing)
-        answer = await self.ask(
-            AnyBroker(),
-            request,
-            MetadataResponse,
-            check=lambda answer: check(answer.error_code, None, "metadata"),
+        return await self.retry(
+            lambda deadline: self._refresh(topics, deadline, create_missing=create_missing),
             timeout_ms=timeout_ms,
         )
+
+    async def _refresh(
+        self, topics: Sequence[str] | None, deadline: "Deadline", *, create_missing: bool = False
+    ) -> MetadataResponse:
+        named = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        request = MetadataRequest(topics=named, allow_auto_topic_creation=create_missing)
+        answer = await self.once(AnyBroker(), request, MetadataResponse, deadline)
+        check(answer.error_code, None, "metadata")
         self._learn(answer)
         return answer
 
@@ -204,7 +211,7 @@ class Pool:
 
     async def _controller(self, deadline: "Deadline") -> int:
         if self._controller_id < 0:
-            await self.metadata([], timeout_ms=deadline.left_ms())
+            await self._refresh([], deadline)
         if self._controller_id < 0:
             raise ClientError(
                 "the cluster has no controller at the moment", ErrorCode.NOT_CONTROLLER
@@ -213,7 +220,7 @@ class Pool:
 
     async def _leader(self, partition: TopicPartition, deadline: "Deadline") -> int:
         if self._leaders.get(partition, -1) < 0:
-            answer = await self.metadata([partition.topic], timeout_ms=deadline.left_ms())
+            answer = await self._refresh([partition.topic], deadline)
             for topic in answer.topics:
                 check(topic.error_code, None, f"topic {partition.topic!r}")
         leader = self._leaders.get(partition)
@@ -230,7 +237,7 @@ class Pool:
 
     async def _address(self, broker_id: int, deadline: "Deadline") -> Address:
         if broker_id not in self._brokers:
-            await self.metadata([], timeout_ms=deadline.left_ms())
+            await self._refresh([], deadline)
         address = self._brokers.get(broker_id)
         if address is None:
             raise ClientError(
