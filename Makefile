@@ -18,7 +18,7 @@ fix: $(INSTALLED)               ## format, and mend what ruff can mend
 static: $(INSTALLED)            ## what can be said without running anything
 	$(BIN)/ruff format -q --check .
 	$(BIN)/ruff check -q .
-	$(BIN)/mypy --no-error-summary src tests benchmarks examples
+	$(BIN)/mypy --no-error-summary src tests examples $(wildcard benchmarks/*.py)
 	@said=$$($(BIN)/lint-imports --no-logo) || { echo "$$said"; exit 1; }
 
 unit: $(INSTALLED)              ## make unit T=storage
