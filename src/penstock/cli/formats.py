@@ -93,22 +93,17 @@ def as_json(message: Consumed) -> bytes:
         "partition": message.partition,
         "offset": message.offset,
         "timestamp_ms": message.timestamp_ms,
+        **readable("key", message.key),
+        **readable("value", message.value),
+        "headers": [{"key": key, **readable("value", value)} for key, value in message.headers],
     }
-    _add_bytes(facts, "key", message.key)
-    _add_bytes(facts, "value", message.value)
-    facts["headers"] = [_header_facts(key, value) for key, value in message.headers]
     return json.dumps(facts, ensure_ascii=False).encode() + b"\n"
 
 
-def _header_facts(key: str, value: bytes | None) -> dict[str, Any]:
-    facts: dict[str, Any] = {"key": key}
-    _add_bytes(facts, "value", value)
-    return facts
-
-
-def _add_bytes(facts: dict[str, Any], name: str, data: bytes | None) -> None:
+def readable(name: str, data: bytes | None) -> dict[str, str | None]:
+    """Bytes for JSON: text under `name`, or `name`_base64 when they are no UTF-8."""
     try:
-        facts[name] = None if data is None else data.decode()
+        return {name: None if data is None else data.decode()}
     except UnicodeDecodeError:
         assert data is not None
-        facts[f"{name}_base64"] = b64encode(data).decode()
+        return {f"{name}_base64": b64encode(data).decode()}
