@@ -7,6 +7,8 @@ MalformedMessage comes out, and an array is refused by its count before any elem
 from __future__ import annotations
 
 import struct as packing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from penstock.wire import primitives
@@ -28,10 +30,15 @@ _SCOPE: Final[dict[str, Any]] = {
     "StructError": packing.error,
     "Malformed": primitives.MalformedMessage,
     "bad_length": primitives.bad_length,
-    "bad_null": primitives.bad_null,
     "bad_tag_size": primitives.bad_tag_size,
     "uvarint": primitives.read_uvarint,
     "uvarint_rest": primitives.read_uvarint_rest,
+    "skip_tags": primitives.skip_tags,
+}
+_SLICES: Final = {
+    "string": "str(data[at:end], 'utf-8')",
+    "bytes": "bytes(data[at:end])",
+    "records": "data[at:end]",
 }
 
 
@@ -54,22 +61,24 @@ def compile_decoder(struct: StructType, version: int, flexible: bool) -> Any:
 
 
 class _DecoderWriter:
-    """Writes the lines that read structs. `at` is the position; `n` and `end` are scratch."""
+    """Writes the lines that read structs. `at` is the position; `n` and `end` are scratch.
+
+    A length is read into `n` as it was sent: flexible versions send one more, and 0 for null.
+    """
 
     def __init__(self, source: Source, version: int, flexible: bool) -> None:
         self._source = source
         self._line = source.line
         self._version = version
         self._flexible = flexible
-        self._run: list[
-            tuple[str, str]
-        ] = []  # (format, target) of fixed-size reads, not yet written
+        self._length = "n - 1" if flexible else "n"
+        self._run: list[tuple[str, str]] = []  # (format, target) of fixed-size reads to come
 
     def struct(self, struct: StructType, target: str) -> None:
         self._line(f"{target} = new({self._source.bind('Struct', struct)})")
         for name, field in struct.fields.items():
             slot = f"{target}.{name}"
-            if not field.present_in(self._version) or field.tag is not None:
+            if field.tag is not None or not field.present_in(self._version):
                 self._line(f"{slot} = {self._default(field)}")
             else:
                 self._value(field, slot, f"{struct.__name__}.{name}")
@@ -79,7 +88,7 @@ class _DecoderWriter:
     def flush(self) -> None:
         """Write the pending run as one read."""
         run, self._run = self._run, []
-        if run and run[0][0] == "B" and len(run) == 1:
+        if len(run) == 1 and run[0][0] == "B":
             self._line(f"{run[0][1]} = data[at]; at += 1")
         elif run:
             stem, size = self._source.packing("".join(code for code, _ in run))
@@ -99,62 +108,69 @@ class _DecoderWriter:
         if field.kind in FORMATS:
             self._run.append((FORMATS[field.kind], target))
         elif field.kind == "struct":
-            self._nested(field, target, nullable)
+            self._nested(struct_of(field), target, nullable)
         elif field.kind == "array":
-            self._length("i", target, label, nullable)
-            self._array(field, target, label)
+            self._array(field, target, label, nullable)
         else:
-            self._length("h" if field.kind == "string" else "i", target, label, nullable)
-            self._bytes(field.kind, target, label)
+            self._slice(field.kind, target, label, nullable)
 
-    def _nested(self, field: Field, target: str, nullable: bool) -> None:
+    def _nested(self, struct: StructType, target: str, nullable: bool) -> None:
         name = self._source.name("nested")
         if not nullable:
-            self.struct(struct_of(field), name)
-        else:
-            self._run.append(("b", "n"))
+            self.struct(struct, name)
+            self._line(f"{target} = {name}")
+            return
+        self._run.append(("b", "n"))
+        self.flush()
+        self._line(f"if n < 0: {target} = None")
+        with self._source.block("else:"):
+            self.struct(struct, name)
             self.flush()
-            with self._source.block("if n < 0:"):
-                self._line(f"{name} = None")
-            with self._source.block("else:"):
-                self.struct(struct_of(field), name)
-                self.flush()
-        self._line(f"{target} = {name}")
+            self._line(f"{target} = {name}")
 
-    def _length(self, code: str, target: str, label: str, nullable: bool) -> None:
-        """Read a length into `n`; what is written next runs only if there is a value."""
+    def _read_length(self, code: str) -> None:
+        self._run.append(("B" if self._flexible else code, "n"))
+        self.flush()
         if self._flexible:
-            self._run.append(("B", "n"))
-            self.flush()
             self._line("if n > 127: n, at = uvarint_rest(n, data, at)")
-            self._line("n -= 1")
-        else:
-            self._run.append((code, "n"))
-            self.flush()
+
+    @contextmanager
+    def _unless_null(self, target: str, nullable: bool) -> Iterator[None]:
+        """What is written inside runs only if there is a value."""
         if nullable:
-            self._line(f"if n == -1: {target} = None")
+            self._line(f"if n == {0 if self._flexible else -1}: {target} = None")
+            with self._source.block("else:"):
+                yield
         else:
-            self._line(f"if n == -1: raise bad_null({label!r}, at)")
+            yield
 
-    def _bytes(self, kind: str, target: str, label: str) -> None:
-        value = {"string": "str(data[at:end], 'utf-8')", "bytes": "bytes(data[at:end])"}
-        with self._source.block("else:"):
-            self._line("end = at + n")
-            self._line(f"if n < 0 or end > size: raise bad_length({label!r}, at, n, size)")
-            self._line(f"{target} = {value.get(kind, 'data[at:end]')}; at = end")
+    def _check_length(self, too_long: str, label: str, nullable: bool) -> None:
+        tests = ["n < 0"] if not self._flexible else [] if nullable else ["n == 0"]
+        condition = " or ".join([*tests, too_long])
+        self._line(f"if {condition}: raise bad_length({label!r}, at, {self._length}, size)")
 
-    def _array(self, field: Field, target: str, label: str) -> None:
-        with self._source.block("else:"):
-            least = self._least_element_size(field)
-            self._line(
-                f"if n < 0 or n * {least} > size - at: raise bad_length({label!r}, at, n, size)"
-            )
+    def _slice(self, kind: str, target: str, label: str, nullable: bool) -> None:
+        """Strings, bytes and records."""
+        self._read_length("h" if kind == "string" else "i")
+        too_long = "end > size"
+        if kind == "string" and self._flexible:
+            too_long += f" or n > {primitives.MAX_STRING_BYTES + 1}"
+        with self._unless_null(target, nullable):
+            self._line(f"end = at + {self._length}")
+            self._check_length(too_long, label, nullable)
+            self._line(f"{target} = {_SLICES[kind]}; at = end")
+
+    def _array(self, field: Field, target: str, label: str, nullable: bool) -> None:
+        self._read_length("i")
+        least = self._least_element_size(field)
+        with self._unless_null(target, nullable):
+            self._check_length(f"({self._length}) * {least} > size - at", label, nullable)
             if isinstance(field.element, StructType):
                 self._struct_array(field.element, target)
-            elif kind_of(field).name == "string":
-                self._string_array(target, label)
-            else:
+            elif kind_of(field).name in FORMATS:
                 self._fixed_array(kind_of(field).name, target)
+            else:
+                self._slice_array(kind_of(field).name, target, label)
 
     def _least_element_size(self, field: Field) -> int:
         if isinstance(field.element, StructType):
@@ -164,30 +180,34 @@ class _DecoderWriter:
     def _struct_array(self, struct: StructType, target: str) -> None:
         items, item = self._source.name("items"), self._source.name("item")
         self._line(f"{target} = {items} = []")
-        with self._source.block("for _ in range(n):"):
+        with self._source.block(f"for _ in range({self._length}):"):
             self.struct(struct, item)
             self.flush()
             self._line(f"{items}.append({item})")
 
-    def _string_array(self, target: str, label: str) -> None:
+    def _slice_array(self, kind: str, target: str, label: str) -> None:
         items = self._source.name("items")
         self._line(f"{target} = {items} = []")
-        with self._source.block("for _ in range(n):"):
-            self._length("h", "item", label, nullable=False)
-            self._bytes("string", "item", label)
+        with self._source.block(f"for _ in range({self._length}):"):
+            self._slice(kind, "item", label, nullable=False)
             self._line(f"{items}.append(item)")
 
     def _fixed_array(self, kind: str, target: str) -> None:
         size = least_kind_size(kind, self._flexible)
+        self._line(f"end = at + ({self._length}) * {size}")
         if kind == "uuid":
-            items = f"[bytes(data[p:p + {size}]) for p in range(at, at + n * {size}, {size})]"
+            items = f"[bytes(data[p:p + {size}]) for p in range(at, end, {size})]"
         else:
-            items = f"list(unpack_from(f'>{{n}}{FORMATS[kind]}', data, at))"
-        self._line(f"{target} = {items}; at += n * {size}")
+            items = f"list(unpack_from(f'>{{{self._length}}}{FORMATS[kind]}', data, at))"
+        self._line(f"{target} = {items}; at = end")
 
     def _tags(self, struct: StructType, target: str) -> None:
         self._run.append(("B", "n"))
         self.flush()
+        tagged = tagged_fields(struct, self._version)
+        if not tagged:
+            self._line("if n: at = skip_tags(n, data, at)")
+            return
         tag, end = self._source.name("tag"), self._source.name("tag_end")
         with self._source.block("if n:"):
             self._line("if n > 127: n, at = uvarint_rest(n, data, at)")
@@ -195,7 +215,7 @@ class _DecoderWriter:
                 self._line(f"{tag}, at = uvarint(data, at); n, at = uvarint(data, at)")
                 self._line(f"{end} = at + n")
                 self._line(f"if {end} > size: raise bad_length('a tagged field', at, n, size)")
-                for name, field in tagged_fields(struct, self._version):
+                for name, field in tagged:
                     with self._source.block(f"if {tag} == {field.tag}:"):
                         self._tag(field, f"{target}.{name}", f"{struct.__name__}.{name}", end)
                 self._line(f"at = {end}")

@@ -17,6 +17,7 @@ from penstock.wire.source import FORMATS, Source, kind_of, struct_of, tagged_fie
 _SCOPE: Final[dict[str, Any]] = {
     "pack": packing.pack,
     "StructError": packing.error,
+    "small_uvarint": primitives.SMALL_UVARINTS,
     "uvarint": primitives.encode_uvarint,
     "join": b"".join,
 }
@@ -50,7 +51,7 @@ def _compile_tag_section(struct: StructType, version: int) -> Any:
     writer = _EncoderWriter(source, version, flexible=True)
     for name, field in tagged_fields(struct, version):
         slot = f"message.{name}"
-        with source.block(f"if not ({writer.is_default(field, slot)}):"):
+        with source.block(f"if {writer.differs(field, slot)}:"):
             writer.value(field, slot, f"{struct.__name__}.{name}")
             writer.flush()
             source.line("body = join(parts); parts.clear()")
@@ -83,30 +84,31 @@ class _EncoderWriter:
         """Write the pending run as one pack."""
         run, self._run = self._run, []
         if run:
-            self._line(f"put({self._pack(run)})")
+            self._line(self._put(run))
 
-    def is_default(self, field: Field, slot: str) -> str:
-        """An expression: does this field hold what its absence means?"""
+    def differs(self, field: Field, slot: str) -> str:
+        """An expression: does this field hold anything but its default?"""
         if field.default is None:
-            return f"{slot} is None"
+            return f"{slot} is not None"
         if field.default is not UNSET:
-            return f"{slot} == {field.default!r}"
+            return f"{slot} != {field.default!r}"
         if field.kind == "array":
-            return f"{slot} is not None and not {slot}" if field.nullable else f"not {slot}"
+            return f"({slot} is None or {slot})" if field.nullable else slot
         default = self._source.bind("default", shared_default(struct_of(field)))
-        return f"{slot} is {default} or {slot} == {default}"
+        return f"({slot} is not {default} and {slot} != {default})"
 
     def value(self, field: Field, slot: str, label: str) -> None:
-        nullable = field.nullable_in(self._version)
         if field.kind in FORMATS:
             self._run.append((FORMATS[field.kind], slot))
             return
+        nullable = field.nullable_in(self._version)
         value = self._source.name("v")
         self._line(f"{value} = {slot}")
         if field.nullable and not nullable:
-            self._line(f"if {value} is None: raise ValueError({self._problem(label, 'be null')})")
+            problem = self._problem(label, "be null")
+            self._line(f"if {value} is None: raise ValueError({problem})")
         if field.kind == "struct":
-            self._nested(field, value, nullable)
+            self._nested(struct_of(field), value, nullable)
         elif field.kind == "array":
             self._array(field, value, nullable)
         elif field.kind == "records":
@@ -114,9 +116,19 @@ class _EncoderWriter:
         else:
             self._bytes(field.kind, value, nullable)
 
-    def _pack(self, run: list[tuple[str, str]]) -> str:
+    def _put(self, run: list[tuple[str, str]]) -> str:
+        """The line that packs a run."""
+        if len(run) == 1 and run[0][0] == "B":
+            return f"put(small_uvarint[{run[0][1]}])"
         stem, _ = self._source.packing("".join(code for code, _ in run))
-        return f"pack_{stem}({', '.join(value for _, value in run)})"
+        return f"put(pack_{stem}({', '.join(value for _, value in run)}))"
+
+    def _put_either(self, test: str, last: str, otherwise: str) -> None:
+        """Write the run with the byte `last` if `test` holds, else the run and then `otherwise`."""
+        run, self._run = self._run, []
+        self._line(f"if {test}: {self._put([*run, ('B', last)])}")
+        before = f"{self._put(run)}; " if run else ""
+        self._line(f"else: {before}put({otherwise})")
 
     def _problem(self, label: str, what: str) -> str:
         return repr(f"{label} cannot {what} in version {self._version}")
@@ -124,61 +136,52 @@ class _EncoderWriter:
     def _refuse_if_lost(self, field: Field, slot: str, label: str) -> None:
         if not field.ignorable:
             problem = self._problem(label, "be sent")
-            self._line(f"if not ({self.is_default(field, slot)}): raise ValueError({problem})")
+            self._line(f"if {self.differs(field, slot)}: raise ValueError({problem})")
 
-    def _nested(self, field: Field, value: str, nullable: bool) -> None:
+    def _nested(self, struct: StructType, value: str, nullable: bool) -> None:
         if not nullable:
-            self.struct(struct_of(field), value)
+            self.struct(struct, value)
             return
         self.flush()
-        with self._source.block(f"if {value} is None:"):
-            self._line("put(b'\\xff')")
+        self._line(f"if {value} is None: put(b'\\xff')")
         with self._source.block("else:"):
             self._run.append(("b", "1"))
-            self.struct(struct_of(field), value)
+            self.struct(struct, value)
             self.flush()
 
-    def _length(self, code: str) -> None:
-        """Write the run and the length `n`, which is -1 for null."""
-        if not self._flexible:
+    def _length(self, code: str, value: str, size: str, nullable: bool) -> None:
+        """Write the run and a length, which is -1 for null; it stays in `n`."""
+        self._line(f"n = -1 if {value} is None else {size}" if nullable else f"n = {size}")
+        if self._flexible:
+            self._put_either("n < 127", "n + 1", "uvarint(n + 1)")
+        else:
             self._run.append((code, "n"))
             self.flush()
-            return
-        run, self._run = self._run, []
-        self._line(f"if n < 127: put({self._pack([*run, ('B', 'n + 1')])})")
-        before = f"put({self._pack(run)}); " if run else ""
-        self._line(f"else: {before}put(uvarint(n + 1))")
-
-    def _measure(self, value: str, size: str, nullable: bool) -> None:
-        self._line(f"n = -1 if {value} is None else {size}" if nullable else f"n = {size}")
 
     def _bytes(self, kind: str, value: str, nullable: bool) -> None:
         if kind == "string":
-            unless = f" if {value} is not None else None" if nullable else ""
-            self._line(f"{value} = {value}.encode(){unless}")
-        self._measure(value, f"len({value})", nullable)
-        self._length("h" if kind == "string" else "i")
+            unless = f"None if {value} is None else " if nullable else ""
+            self._line(f"{value} = {unless}{value}.encode()")
+        self._length("h" if kind == "string" else "i", value, f"len({value})", nullable)
         self._line(f"if n > 0: put({value})")
 
     def _records(self, value: str, nullable: bool) -> None:
         size = f"sum(map(len, {value})) if {value}.__class__ is list else len({value})"
-        self._measure(value, size, nullable)
-        self._length("i")
+        self._length("i", value, size, nullable)
         with self._source.block("if n > 0:"):
             self._line("if parts: out.append(join(parts)); parts.clear()")
             self._line(f"if {value}.__class__ is list: out += {value}")
             self._line(f"else: out.append({value})")
 
     def _array(self, field: Field, value: str, nullable: bool) -> None:
-        self._measure(value, f"len({value})", nullable)
-        self._length("i")
-        with self._source.block("if n > 0:"):
-            if isinstance(field.element, StructType):
-                item = self._source.name("item")
-                with self._source.block(f"for {item} in {value}:"):
-                    self.struct(field.element, item)
-                    self.flush()
-            else:
+        self._length("i", value, f"len({value})", nullable)
+        if isinstance(field.element, StructType):
+            item = self._source.name("item")
+            with self._source.block(f"for {item} in {value}{' or ()' if nullable else ''}:"):
+                self.struct(field.element, item)
+                self.flush()
+        else:
+            with self._source.block("if n > 0:"):
                 self._primitive_array(kind_of(field).name, value)
 
     def _primitive_array(self, kind: str, value: str) -> None:
@@ -195,11 +198,6 @@ class _EncoderWriter:
         if not tagged:
             self._run.append(("B", "0"))
             return
-        tests = " and ".join(
-            f"({self.is_default(field, f'{target}.{name}')})" for name, field in tagged
-        )
+        tests = (self.differs(field, f"{target}.{name}") for name, field in tagged)
         encode_tags = self._source.bind("tags", _compile_tag_section(struct, self._version))
-        run, self._run = self._run, []
-        self._line(f"if {tests}: put({self._pack([*run, ('B', '0')])})")
-        before = f"put({self._pack(run)}); " if run else ""
-        self._line(f"else: {before}put({encode_tags}({target}))")
+        self._put_either(f"not ({' or '.join(tests)})", "0", f"{encode_tags}({target})")

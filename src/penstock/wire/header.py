@@ -11,7 +11,7 @@ from struct import error as StructError
 from typing import Final, NamedTuple
 
 from penstock.wire.fields import NEVER
-from penstock.wire.primitives import MalformedMessage, bad_length, read_uvarint
+from penstock.wire.primitives import MalformedMessage, bad_length, skip_tags
 
 _API_VERSIONS: Final = 18
 _REQUEST: Final = Packing(">hhih")  # api key, api version, correlation id, length of the client id
@@ -58,8 +58,9 @@ def decode_request_header(frame: memoryview, at: int = 0) -> tuple[RequestHeader
                 raise bad_length("client_id", at, length, len(frame))
             client_id = str(frame[at:end], "utf-8")
             at = end
-        if is_flexible(api_key, api_version):
-            at = _skip_tags(frame, at)
+        if api_version >= _FLEXIBLE_FROM.get(api_key, 0):
+            count = frame[at]
+            at = skip_tags(count, frame, at + 1) if count else at + 1
     except (StructError, IndexError):
         raise MalformedMessage(f"request header goes on after byte {len(frame)}, the end") from None
     except UnicodeDecodeError as error:
@@ -85,20 +86,9 @@ def decode_response_header(frame: memoryview, api_key: int, api_version: int) ->
         (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
         at = _CORRELATION_ID.size
         if response_header_version(api_key, api_version):
-            at = _skip_tags(frame, at)
+            at = skip_tags(frame[at], frame, at + 1)
     except (StructError, IndexError):
         raise MalformedMessage(
             f"response header goes on after byte {len(frame)}, the end"
         ) from None
     return correlation_id, at
-
-
-def _skip_tags(frame: memoryview, at: int) -> int:
-    count, at = read_uvarint(frame, at)
-    for _ in range(count):
-        _, at = read_uvarint(frame, at)
-        size, at = read_uvarint(frame, at)
-        at += size
-        if at > len(frame):
-            raise bad_length("a tagged field", at - size, size, len(frame))
-    return at

@@ -8,7 +8,7 @@ from penstock.model.errors import BrokerError, ErrorCode
 from penstock.wire.fields import Chunk
 
 SMALL_UVARINTS: Final = tuple(bytes((value,)) for value in range(0x80))
-MAX_LENGTH: Final = 0x7FFFFFFF
+MAX_STRING_BYTES: Final = 0x7FFF  # in every version, although varints could say more
 
 
 class MalformedMessage(BrokerError):
@@ -18,13 +18,11 @@ class MalformedMessage(BrokerError):
 
 
 def bad_length(field: str, at: int, length: int, size: int) -> MalformedMessage:
+    if length == -1:
+        return MalformedMessage(f"{field} before byte {at} is null; it must have a value")
     return MalformedMessage(
-        f"{field} at byte {at} has length {length}; the frame has {size - at} bytes left"
+        f"{field} at byte {at} has length {length}; {size - at} bytes are left in the frame"
     )
-
-
-def bad_null(field: str, at: int) -> MalformedMessage:
-    return MalformedMessage(f"{field} at byte {at} is null; it must have a value")
 
 
 def bad_tag_size(field: str, at: int, end: int) -> MalformedMessage:
@@ -47,6 +45,19 @@ def read_uvarint_rest(low: int, data: memoryview, at: int) -> tuple[int, int]:
             return value | byte << shift, at
         value |= (byte & 0x7F) << shift
     raise MalformedMessage(f"varint before byte {at} is longer than 5 bytes")
+
+
+def skip_tags(count: int, data: memoryview, at: int) -> int:
+    """Where a tag section ends whose `count`, or the first byte of it, ended before `at`."""
+    if count > 0x7F:
+        count, at = read_uvarint_rest(count, data, at)
+    for _ in range(count):
+        _, at = read_uvarint(data, at)
+        length, at = read_uvarint(data, at)
+        if length > len(data) - at:
+            raise bad_length("a tagged field", at, length, len(data))
+        at += length
+    return at
 
 
 def encode_uvarint(value: int) -> bytes:

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 from kio.schema.request_header.v1.header import RequestHeader as KioRequestHeader1
 from kio.schema.request_header.v2.header import RequestHeader as KioRequestHeader2
+from kio.static.primitive import i16, i32
 
 from penstock.wire.header import (
     RequestHeader,
@@ -81,7 +82,10 @@ def test_every_version_has_the_header_that_kio_gives_it(message: type[Message]) 
 def test_request_headers_have_the_bytes_that_kio_writes(client_id: str | None) -> None:
     for version, theirs in ((8, KioRequestHeader1), (9, KioRequestHeader2)):
         expected = theirs(
-            request_api_key=0, request_api_version=version, correlation_id=7, client_id=client_id
+            request_api_key=i16(0),
+            request_api_version=i16(version),
+            correlation_id=i32(7),
+            client_id=client_id,
         )
         ours = encode_request_header(RequestHeader(0, version, 7, client_id))
         assert ours == kio_bytes(expected)
