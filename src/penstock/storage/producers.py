@@ -1,0 +1,233 @@
+"""What a log knows of its producers: no batch enters twice, out of order, or from a fenced epoch.
+
+The state at an offset is a function of the batches below it: a snapshot and a replay give it back.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from penstock.model.errors import BrokerError, ErrorCode, InvalidProducerEpoch, OutOfOrderSequence
+from penstock.records.batch import NO_SEQUENCE, BatchHeader
+from penstock.records.control import ControlType, EndMarker
+from penstock.storage.txn_index import AbortedEntry
+
+KEPT_BATCHES: Final = 5  # a producer has at most 5 requests in flight
+PRODUCERS_LIMIT: Final = 100_000  # in one partition; the longest idle go first
+NO_TRANSACTION: Final = -1
+_SEQUENCE_COUNT: Final = 1 << 31  # sequences go from 0 to 2^31 - 1, and start again
+
+
+class KnownBatch(NamedTuple):
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+
+
+class ProducerInfo(NamedTuple):
+    """One line of DescribeProducers."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    txn_first_offset: int
+
+
+class Producer:
+    """One producer's latest batches, of its current epoch."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "last_timestamp_ms",
+        "next_sequence",
+        "txn_first_offset",
+    )
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.next_sequence = 0
+        self.batches: list[KnownBatch] = []
+        self.last_timestamp_ms = -1
+        self.coordinator_epoch = -1
+        self.txn_first_offset = NO_TRANSACTION
+
+    def enter_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.next_sequence = 0
+        self.batches = []
+
+
+class Producers:
+    """Every producer of one log. The Log that owns it is its only caller."""
+
+    __slots__ = ("_ended", "_known", "_open")
+
+    def __init__(self) -> None:
+        self._known: dict[int, Producer] = {}
+        self._open: dict[int, int] = {}  # first offsets of open transactions, in order
+        self._ended: list[tuple[int, int]] = []  # first offset, marker: maybe not yet replicated
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __iter__(self) -> Iterator[tuple[int, Producer]]:
+        return iter(self._known.items())
+
+    def restore(self, known: Iterable[tuple[int, Producer]]) -> None:
+        """Become exactly this."""
+        self._known = dict(known)
+        self._ended = []
+        in_order = sorted(
+            (producer.txn_first_offset, producer_id)
+            for producer_id, producer in self._known.items()
+            if producer.txn_first_offset != NO_TRANSACTION
+        )
+        self._open = {producer_id: first for first, producer_id in in_order}
+
+    # Before an append ------------------------------------------------------------------------
+
+    def check(self, header: BatchHeader) -> KnownBatch | None:
+        """May a client's batch follow what is known? The same batch from before, if it is a duplicate."""
+        producer = self._known.get(header.producer_id)
+        if producer is None:
+            return None  # first seen, or expired: any sequence may be its next (KIP-360)
+        if header.producer_epoch != producer.epoch:
+            self.check_epoch(header)
+            if header.base_sequence == 0:
+                return None
+            raise OutOfOrderSequence(
+                f"producer {header.producer_id} begins epoch {header.producer_epoch} with sequence "
+                f"{header.base_sequence}, not 0"
+            )
+        if header.base_sequence == producer.next_sequence:
+            return None
+        last_sequence = header.last_sequence
+        for batch in producer.batches:
+            if batch[0] == header.base_sequence and batch[1] == last_sequence:
+                return batch
+        raise OutOfOrderSequence(
+            f"producer {header.producer_id} epoch {producer.epoch} sent sequence "
+            f"{header.base_sequence}; {producer.next_sequence} is next"
+        )
+
+    def check_epoch(self, header: BatchHeader) -> None:
+        producer = self._known.get(header.producer_id)
+        if producer is not None and header.producer_epoch < producer.epoch:
+            raise InvalidProducerEpoch(
+                f"producer {header.producer_id} is at epoch {producer.epoch}, "
+                f"the batch at {header.producer_epoch}"
+            )
+
+    def check_marker(self, header: BatchHeader, marker: EndMarker) -> None:
+        self.check_epoch(header)
+        producer = self._known.get(header.producer_id)
+        if producer is not None and marker.coordinator_epoch < producer.coordinator_epoch:
+            raise BrokerError(
+                f"producer {header.producer_id}: a marker of coordinator epoch "
+                f"{marker.coordinator_epoch} after one of {producer.coordinator_epoch}",
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+            )
+
+    # After an append -------------------------------------------------------------------------
+
+    def record(self, header: BatchHeader, base_offset: int, timestamp_ms: int) -> None:
+        """A data batch of a producer is in the log at `base_offset`."""
+        producer_id = header.producer_id
+        producer = self._known.get(producer_id) or self._admit(producer_id, header.producer_epoch)
+        if header.producer_epoch != producer.epoch:
+            producer.enter_epoch(header.producer_epoch)
+        producer.last_timestamp_ms = timestamp_ms
+        sequence, delta = header.base_sequence, header.last_offset_delta
+        if sequence != NO_SEQUENCE:
+            last_sequence = (sequence + delta) % _SEQUENCE_COUNT
+            batches = producer.batches
+            batches.append(KnownBatch(sequence, last_sequence, base_offset, base_offset + delta))
+            if len(batches) > KEPT_BATCHES:
+                del batches[0]
+            producer.next_sequence = (last_sequence + 1) % _SEQUENCE_COUNT
+        if header.is_transactional and producer.txn_first_offset == NO_TRANSACTION:
+            producer.txn_first_offset = self._open[producer_id] = base_offset
+
+    def end_transaction(
+        self, header: BatchHeader, marker: EndMarker, offset: int, timestamp_ms: int
+    ) -> AbortedEntry | None:
+        """The marker is in the log at `offset`; what the index of aborted transactions must keep."""
+        producer_id = header.producer_id
+        producer = self._known.get(producer_id) or self._admit(producer_id, header.producer_epoch)
+        if header.producer_epoch != producer.epoch:
+            producer.enter_epoch(header.producer_epoch)
+        producer.last_timestamp_ms = timestamp_ms
+        producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
+        first_offset = producer.txn_first_offset
+        if first_offset == NO_TRANSACTION:
+            return None
+        producer.txn_first_offset = NO_TRANSACTION
+        del self._open[producer_id]
+        self._ended.append((first_offset, offset))
+        if marker.type is not ControlType.ABORT:
+            return None
+        stable = self.first_open_offset
+        return AbortedEntry(
+            producer_id, first_offset, offset, offset + 1 if stable is None else stable
+        )
+
+    def _admit(self, producer_id: int, epoch: int) -> Producer:
+        if len(self._known) >= PRODUCERS_LIMIT:
+            self._forget_oldest(PRODUCERS_LIMIT // 10)
+        producer = self._known[producer_id] = Producer(epoch)
+        return producer
+
+    def _forget_oldest(self, count: int) -> None:
+        idle = sorted(
+            (producer.last_timestamp_ms, producer_id)
+            for producer_id, producer in self._known.items()
+            if producer.txn_first_offset == NO_TRANSACTION
+        )
+        for _, producer_id in idle[:count]:
+            del self._known[producer_id]
+
+    # Questions -------------------------------------------------------------------------------
+
+    @property
+    def first_open_offset(self) -> int | None:
+        """Where the oldest transaction without a marker begins."""
+        return next(iter(self._open.values())) if self._open else None
+
+    def first_undecided_offset(self, high_watermark: int) -> int | None:
+        """The same, but a transaction also counts as long as its marker is not below the high watermark."""
+        if self._ended:
+            self._ended = [ended for ended in self._ended if ended[1] >= high_watermark]
+        firsts = [first for first, _ in self._ended]
+        open_first = self.first_open_offset
+        if open_first is not None:
+            firsts.append(open_first)
+        return min(firsts, default=None)
+
+    def active(self) -> list[ProducerInfo]:
+        return [
+            ProducerInfo(
+                producer_id,
+                producer.epoch,
+                producer.batches[-1].last_sequence if producer.batches else NO_SEQUENCE,
+                producer.last_timestamp_ms,
+                producer.coordinator_epoch,
+                producer.txn_first_offset,
+            )
+            for producer_id, producer in self._known.items()
+        ]
+
+    def expire(self, now_ms: int, idle_ms: int) -> int:
+        """Forget producers that have been idle for that long and have no open transaction; how many."""
+        expired = [
+            producer_id
+            for producer_id, producer in self._known.items()
+            if now_ms - producer.last_timestamp_ms >= idle_ms
+            and producer.txn_first_offset == NO_TRANSACTION
+        ]
+        for producer_id in expired:
+            del self._known[producer_id]
+        return len(expired)
