@@ -14,7 +14,7 @@ from penstock.telemetry.registry import AnyFamily, Registry
 CONNECTIONS_LIMIT: Final = 64
 EXCHANGE_TIMEOUT_S: Final = 10.0
 DISCARDED_LIMIT_BYTES: Final = 64 * 1024
-LINES_PER_TURN: Final = 1_000  # about a millisecond; then others have their turn
+LINES_PER_TURN: Final = 400  # about a millisecond; then others have their turn
 
 logger: Final = logging.getLogger(__name__)
 

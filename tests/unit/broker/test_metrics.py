@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 from penstock.broker.metrics import BrokerMetrics
 from penstock.telemetry.registry import Family, SampledFamily
 
@@ -39,12 +42,14 @@ def test_a_listener_keeps_its_connection_counts() -> None:
     assert metrics.listener("PLAINTEXT").refused.value == 0
 
 
-def test_the_names_that_dashboards_ask_for_are_there() -> None:
-    metrics = BrokerMetrics()
-
+def with_everything() -> BrokerMetrics:
     def zero() -> float:
         return 0
 
+    def nothing() -> list[tuple[tuple[str, ...], float]]:
+        return []
+
+    metrics = BrokerMetrics()
     metrics.read_replicas(
         partitions=zero, leaders=zero, under_replicated=zero, under_min_isr=zero, offline=zero
     )
@@ -56,6 +61,25 @@ def test_the_names_that_dashboards_ask_for_are_there() -> None:
         active_brokers=zero,
         fenced_brokers=zero,
     )
+    metrics.read_logs(
+        size_bytes=nothing, segments=nothing, start_offset=nothing, end_offset=nothing
+    )
+    metrics.read_process(
+        disk_free_bytes=zero, request_memory_bytes=zero, fetch_sessions=zero, waiting=nothing
+    )
+    return metrics
+
+
+def test_the_manual_names_every_metric_and_no_other() -> None:
+    manual = Path(__file__).parents[3] / "docs" / "operations.md"
+    rows = re.findall(r"^\| `(\w+)` \| ([\w, ]*) ?\|", manual.read_text(), re.MULTILINE)
+    documented = {name: labels.strip() for name, labels in rows}
+    families = with_everything().registry.families()
+    assert documented == {family.name: ", ".join(family.label_names) for family in families}
+
+
+def test_the_names_that_dashboards_ask_for_are_there() -> None:
+    metrics = with_everything()
     assert names(metrics) >= {
         "kafka_server_brokertopicmetrics_messagesin_total",
         "kafka_server_brokertopicmetrics_bytesin_total",
