@@ -19,6 +19,7 @@ _SCOPE: Final[dict[str, Any]] = {
     "StructError": packing.error,
     "small_uvarint": primitives.SMALL_UVARINTS,
     "uvarint": primitives.encode_uvarint,
+    "string_length": primitives.encode_string_length,
     "join": b"".join,
 }
 
@@ -153,7 +154,8 @@ class _EncoderWriter:
         """Write the run and a length, which is -1 for null; it stays in `n`."""
         self._line(f"n = -1 if {value} is None else {size}" if nullable else f"n = {size}")
         if self._flexible:
-            self._put_either("n < 127", "n + 1", "uvarint(n + 1)")
+            encode_length = "string_length" if code == "h" else "uvarint"
+            self._put_either("n < 127", "n + 1", f"{encode_length}(n + 1)")
         else:
             self._run.append((code, "n"))
             self.flush()

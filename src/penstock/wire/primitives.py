@@ -71,6 +71,13 @@ def encode_uvarint(value: int) -> bytes:
     return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14 & 0x7F | 0x80)) + rest
 
 
+def encode_string_length(value: int) -> bytes:
+    """The varint before a string: one more than its length."""
+    if value > MAX_STRING_BYTES + 1:
+        raise ValueError(f"string of {value - 1} bytes; the limit is {MAX_STRING_BYTES}")
+    return encode_uvarint(value)
+
+
 def finish(chunks: list[Chunk]) -> list[Chunk]:
     """The same bytes in as few chunks as can be: neighbours that are bytes are joined."""
     finished: list[Chunk] = []

@@ -31,31 +31,31 @@ def module_name(message: type[Message]) -> str:
     return message.__module__.rpartition(".")[2]
 
 
-def random_struct(struct: StructType, version: int, random: Random) -> Any:
+def random_struct(struct: StructType, version: int, random: Random, longest: int = 20000) -> Any:
     """An instance whose every field of this version has a value that the version can carry."""
     values = {
-        name: random_value(field, version, random)
+        name: random_value(field, version, random, longest)
         for name, field in struct.fields.items()
         if field.present_in(version)
     }
     return struct(**values)
 
 
-def random_value(field: Field, version: int, random: Random) -> Any:
+def random_value(field: Field, version: int, random: Random, longest: int) -> Any:
     if field.nullable_in(version) and random.random() < 0.3:
         return None
     if isinstance(field.element, StructType):
         if field.kind == "struct":
-            return random_struct(field.element, version, random)
+            return random_struct(field.element, version, random, longest)
         count = random.choice((0, 1, 1, 2, 3))
-        return [random_struct(field.element, version, random) for _ in range(count)]
+        return [random_struct(field.element, version, random, longest) for _ in range(count)]
     if isinstance(field.element, Kind):
-        count = random.choice((0, 1, 3, 20))
-        return [random_primitive(field.element.name, random) for _ in range(count)]
-    return random_primitive(field.kind, random)
+        count = random.choice((0, 1, 3, min(20, longest)))
+        return [random_primitive(field.element.name, random, longest) for _ in range(count)]
+    return random_primitive(field.kind, random, longest)
 
 
-def random_primitive(kind: str, random: Random) -> Any:
+def random_primitive(kind: str, random: Random, longest: int = 20000) -> Any:
     if kind in _RANGES:
         top = 1 << (_RANGES[kind] - 1)
         return random.choice((0, 1, -1, top - 1, -top, random.randrange(-top, top)))
@@ -71,8 +71,9 @@ def random_primitive(kind: str, random: Random) -> Any:
         case "uuid":
             return random.randbytes(16)
         case "string":
-            return random.choice(("", "orders", "größe-ключ-键", "x" * 126, "y" * 127, "z" * 300))
+            text = random.choice(("", "orders", "größe-ключ-键", "x" * 126, "y" * 127, "z" * 300))
+            return text[:longest]
         case "records":
-            return memoryview(random.randbytes(random.choice((0, 61, 127, 20000))))
+            return memoryview(random.randbytes(min(random.choice((0, 61, 127, 20000)), longest)))
         case _:
-            return random.randbytes(random.choice((0, 5, 126, 127, 128, 300)))
+            return random.randbytes(min(random.choice((0, 5, 126, 127, 128, 300)), longest))
