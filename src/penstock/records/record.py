@@ -15,8 +15,8 @@ from penstock.records.compression import DECOMPRESSED_LIMIT_BYTES, decompress
 Header: TypeAlias = tuple[str, bytes | None]
 
 MIN_RECORD_BYTES: Final = 7  # length, attributes, two deltas, two lengths, header count
-_MAX_VARINT_BITS: Final = 32
-_MAX_VARLONG_BITS: Final = 64
+VARINT_BITS: Final = 32
+VARLONG_BITS: Final = 64
 _new_tuple = tuple.__new__
 
 
@@ -105,17 +105,17 @@ def scan(data: Bytes, header: BatchHeader) -> list[Span]:
 
 def _scan_record(data: Bytes, start: int) -> Span:
     """Positions only grow here, so that ending where the length says proves all within bounds."""
-    length, body = _varint(data, start)
+    length, body = read_varint(data, start)
     end = body + length
     if length < 0 or end > len(data):
         raise CorruptBatch(f"record of {length} bytes at byte {start} of {len(data)}")
-    time_delta, position = _varint(data, body + 1, _MAX_VARLONG_BITS)
-    offset_delta, position = _varint(data, position)
-    key_length, key = _varint(data, position)
+    time_delta, position = read_varint(data, body + 1, VARLONG_BITS)
+    offset_delta, position = read_varint(data, position)
+    key_length, key = read_varint(data, position)
     position = key + key_length if key_length >= 0 else key
-    value_length, value = _varint(data, position)
+    value_length, value = read_varint(data, position)
     position = value + value_length if value_length >= 0 else value
-    header_count, headers = _varint(data, position)
+    header_count, headers = read_varint(data, position)
     position = _skip_headers(data, headers, header_count, end) if header_count else headers
     if position != end:
         raise CorruptBatch(f"record at byte {start} ends at byte {position}, not at {end}")
@@ -129,10 +129,10 @@ def _skip_headers(data: Bytes, position: int, count: int, end: int) -> int:
     if not 0 <= count <= end - position:
         raise CorruptBatch(f"{count} record headers at byte {position}, in {end - position} bytes")
     for _ in range(count):
-        length, position = _varint(data, position)
+        length, position = read_varint(data, position)
         if length < 0:
             raise CorruptBatch(f"record header at byte {position} without a key")
-        length, position = _varint(data, position + length)
+        length, position = read_varint(data, position + length)
         position += max(length, 0)
     return position
 
@@ -141,16 +141,16 @@ def _read_headers(data: bytes, position: int, count: int) -> tuple[Header, ...]:
     """Only after `scan` has checked them."""
     headers: list[Header] = []
     for _ in range(count):
-        length, position = _varint(data, position)
+        length, position = read_varint(data, position)
         key = data[position : position + length].decode("utf-8", "surrogateescape")
-        length, position = _varint(data, position + length)
+        length, position = read_varint(data, position + length)
         value = data[position : position + length] if length >= 0 else None
         position += max(length, 0)
         headers.append((key, value))
     return tuple(headers)
 
 
-def _varint(data: Bytes, position: int, bits: int = _MAX_VARINT_BITS) -> tuple[int, int]:
+def read_varint(data: Bytes, position: int, bits: int = VARINT_BITS) -> tuple[int, int]:
     """A zig-zag varint and the position after it; IndexError past the end of data."""
     byte = data[position]
     if byte < 0x80:
