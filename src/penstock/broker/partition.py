@@ -1,0 +1,273 @@
+"""One partition that this broker hosts: its log, its epoch, its high watermark, and who waits for it.
+
+log start <= last stable offset <= high watermark <= log end, at every moment. The event loop is the
+only caller, and no method awaits: between a check and its effect nothing else can happen.
+"""
+
+import asyncio
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+from penstock.broker.metrics import TopicMetrics
+from penstock.broker.waiters import Commits, Waiter
+from penstock.model.configs import TopicConfig
+from penstock.model.errors import BrokerError, DiskFull, ErrorCode, OffsetOutOfRange, StorageFault
+from penstock.model.ids import TopicId, TopicPartition
+from penstock.storage.files import FileSlice
+from penstock.storage.log import AbortedTxn, Appended, Log, Origin
+
+
+class Isolation(IntEnum):
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+class Read(NamedTuple):
+    """Whole batches, as slices of files, and what the reader should know of the log beside them."""
+
+    slices: list[FileSlice]
+    size_bytes: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: list[AbortedTxn] | None  # None: not asked for
+
+
+class Topic:
+    """What the partitions of one topic share."""
+
+    __slots__ = ("config", "id", "internal", "metrics", "name", "partitions", "sync_each_append")
+
+    def __init__(
+        self, name: str, topic_id: TopicId, config: TopicConfig, metrics: TopicMetrics
+    ) -> None:
+        self.name = name
+        self.id = topic_id
+        self.internal = name in INTERNAL_TOPICS
+        self.metrics = metrics
+        self.partitions: list[Partition | None] = []  # None: hosted elsewhere
+        self.configure(config)
+
+    def configure(self, config: TopicConfig) -> None:
+        self.config = config
+        self.sync_each_append = config.flush_messages == 1
+
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+
+class Host(Protocol):
+    """What a partition asks of the broker around it."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def open_log(self, partition: "Partition") -> Log: ...
+    def refuse_when_unable(self) -> None:
+        """Raise when appends cannot be taken now: the disk is full or the directory is offline."""
+
+    def grew(self, partition: "Partition") -> None:
+        """There is more to read: wake who waits at the end of this tick."""
+
+    def has_unsynced(self, partition: "Partition") -> None:
+        """It has been written to for the first time since it was last made durable."""
+
+    def sync_soon(self, partition: "Partition") -> None:
+        """Make its tail durable; `synced` is called when it is."""
+
+    def disk_is_full(self, error: DiskFull) -> None: ...
+    def disk_failed(self, error: StorageFault) -> None: ...
+
+
+class Partition:
+    __slots__ = (
+        "_commits",
+        "_host",
+        "_log",
+        "failure",
+        "grown_bytes",
+        "high_watermark",
+        "index",
+        "leader_epoch",
+        "topic",
+        "unsynced",
+        "waiters",
+    )
+
+    def __init__(self, topic: Topic, index: int, leader_epoch: int, host: Host) -> None:
+        self.topic = topic
+        self.index = index
+        self.leader_epoch = leader_epoch
+        self.high_watermark = 0
+        self.waiters: set[Waiter] | None = None
+        self.unsynced = False  # the log has bytes that may not be on the disk yet
+        self.grown_bytes = 0  # since the last tick; not 0 means: queued to be woken
+        self.failure: BrokerError | None = None  # why it can no longer be used
+        self._commits: Commits | None = None
+        self._host = host
+        self._log: Log | None = None
+
+    def __str__(self) -> str:
+        return f"{self.topic.name}-{self.index}"
+
+    @property
+    def name(self) -> TopicPartition:
+        return TopicPartition(self.topic.name, self.index)
+
+    @property
+    def is_open(self) -> bool:
+        return self._log is not None
+
+    @property
+    def log(self) -> Log:
+        """The log, opened at first use."""
+        if self.failure is not None:
+            raise self.failure
+        if self._log is None:
+            try:
+                self._log = self._host.open_log(self)
+            except StorageFault as fault:
+                self.fail(BrokerError(f"{self}: {fault}", ErrorCode.KAFKA_STORAGE_ERROR))
+                raise self.failure or fault from fault
+            self.high_watermark = self._log.next_offset
+        return self._log
+
+    @property
+    def last_stable_offset(self) -> int:
+        unstable = self.log.first_unstable_offset
+        return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
+
+    def check_epoch(self, epoch: int) -> None:
+        """The leader epoch that a client believes in, where it says one (KIP-320)."""
+        if epoch == self.leader_epoch or epoch < 0:
+            return
+        if epoch < self.leader_epoch:
+            raise BrokerError(
+                f"{self} is at leader epoch {self.leader_epoch}, the request at {epoch}",
+                ErrorCode.FENCED_LEADER_EPOCH,
+            )
+        raise BrokerError(
+            f"{self} is at leader epoch {self.leader_epoch}, not yet at {epoch}",
+            ErrorCode.UNKNOWN_LEADER_EPOCH,
+        )
+
+    # Writing ---------------------------------------------------------------------------------
+
+    def append(
+        self,
+        records: memoryview,
+        *,
+        now_ms: int,
+        origin: Origin = Origin.CLIENT,
+        transactional: bool = False,
+        zstd: bool = True,
+    ) -> Appended:
+        """Put the batch into the log, before the caller's buffer is used again."""
+        self._host.refuse_when_unable()
+        log = self._log or self.log
+        if self.failure is not None:
+            raise self.failure
+        try:
+            appended = log.append_as_leader(
+                records,
+                leader_epoch=self.leader_epoch,
+                now_ms=now_ms,
+                origin=origin,
+                transactional=transactional,
+                zstd=zstd,
+            )
+        except DiskFull as error:
+            self._host.disk_is_full(error)
+            raise
+        except StorageFault as fault:
+            self._host.disk_failed(fault)
+            raise BrokerError(str(fault), ErrorCode.KAFKA_STORAGE_ERROR) from fault
+        if not appended.duplicate:
+            if not self.unsynced:
+                self.unsynced = True
+                self._host.has_unsynced(self)
+            if self.topic.sync_each_append:
+                self._host.sync_soon(self)
+            else:
+                self._commit_upto(log.next_offset, len(records))
+        return appended
+
+    def synced(self, next_offset: int, size_bytes: int) -> None:
+        """What lies below `next_offset` is durable; with sync-each-append it counts only now."""
+        if self.topic.sync_each_append and next_offset > self.high_watermark:
+            self._commit_upto(next_offset, size_bytes)
+
+    def committed(self, next_offset: int) -> asyncio.Future[None] | None:
+        """None when everything below `next_offset` is committed, else what to wait for."""
+        if next_offset <= self.high_watermark:
+            return None
+        if self._commits is None:
+            self._commits = Commits()
+        return self._commits.wait_for(next_offset, self._host.loop)
+
+    def _commit_upto(self, next_offset: int, size_bytes: int) -> None:
+        self.high_watermark = next_offset
+        if self._commits is not None:
+            self._commits.passed(next_offset)
+        if self.waiters:
+            if not self.grown_bytes:
+                self._host.grew(self)
+            self.grown_bytes += size_bytes
+
+    # Reading ---------------------------------------------------------------------------------
+
+    def visible_end(self, isolation: int) -> int:
+        """One past the last offset that a consumer with this isolation may see."""
+        return self.last_stable_offset if isolation else self.high_watermark
+
+    def read(
+        self, offset: int, max_bytes: int, isolation: int, *, at_least_one: bool = True
+    ) -> Read:
+        """Whole batches from the one that holds `offset`, up to what this reader may see."""
+        log = self.log
+        high_watermark = self.high_watermark
+        stable = self.last_stable_offset
+        limit = stable if isolation else high_watermark
+        if offset > high_watermark or offset < log.start_offset:
+            raise OffsetOutOfRange(
+                f"{self}: offset {offset} is outside {log.start_offset}..{high_watermark}"
+            )
+        if offset >= limit or (max_bytes <= 0 and not at_least_one):
+            return Read([], 0, high_watermark, stable, log.start_offset, [] if isolation else None)
+        found = log.read(offset, max_bytes, upto_offset=limit)
+        aborted = log.aborted_transactions(offset, found.next_offset) if isolation else None
+        return Read(
+            found.slices, found.size_bytes, high_watermark, stable, log.start_offset, aborted
+        )
+
+    # Changes from outside --------------------------------------------------------------------
+
+    def delete_records_before(self, offset: int) -> int:
+        """Move the log start up to `offset` (-1: the high watermark) and return it."""
+        log = self.log
+        target = self.high_watermark if offset == -1 else offset
+        if not log.start_offset <= target <= self.high_watermark:
+            if 0 <= target < log.start_offset:
+                return log.start_offset
+            raise OffsetOutOfRange(
+                f"{self}: cannot delete before {target}; the log is "
+                f"{log.start_offset}..{self.high_watermark}"
+            )
+        log.delete_records_before(target)
+        self.wake()
+        return log.start_offset
+
+    def wake(self) -> None:
+        """Something changed that a waiter must see, data or not."""
+        for waiter in list(self.waiters or ()):
+            waiter.fire()
+
+    def fail(self, error: BrokerError) -> None:
+        """From now on every use is refused with `error`."""
+        self.failure = error
+        if self._commits is not None:
+            self._commits.fail(error)
+        self.wake()
+
+    def close(self) -> None:
+        if self._log is not None:
+            self._log.close()

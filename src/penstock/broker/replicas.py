@@ -1,0 +1,178 @@
+"""Every partition that this broker hosts, found by topic name or id, and the disk under them all."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from typing import TypeVar
+
+from penstock.broker.flusher import Flusher
+from penstock.broker.metrics import BrokerMetrics
+from penstock.broker.partition import Partition, Topic
+from penstock.model.configs import TopicConfig
+from penstock.model.errors import (
+    BrokerError,
+    DiskFull,
+    ErrorCode,
+    NotLeader,
+    StorageFault,
+    UnknownTopicOrPartition,
+)
+from penstock.model.ids import TopicId
+from penstock.storage.directory import DataDirectory
+from penstock.storage.log import Log
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Replicas:
+    """The partitions of this broker. Only the event loop calls it."""
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        metrics: BrokerMetrics,
+        loop: asyncio.AbstractEventLoop,
+        disk_threads: Executor,
+    ) -> None:
+        self.loop = loop
+        self.topics: dict[str, Topic] = {}
+        self.topics_by_id: dict[bytes, Topic] = {}
+        self.unsynced: set[Partition] = set()
+        self.directory = directory
+        self.metrics = metrics
+        self._grown: list[Partition] = []
+        self._flusher = Flusher(loop, disk_threads, self.disk_failed)
+        self._disk_threads = disk_threads
+        self._unable: BrokerError | None = None
+
+    # Finding -----------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> Topic:
+        topic = self.topics.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"topic '{name}' does not exist")
+        return topic
+
+    def topic_by_id(self, topic_id: bytes) -> Topic:
+        topic = self.topics_by_id.get(topic_id)
+        if topic is None:
+            raise BrokerError(f"no topic has the id {topic_id.hex()}", ErrorCode.UNKNOWN_TOPIC_ID)
+        return topic
+
+    def partition(self, topic: Topic, index: int) -> Partition:
+        if not 0 <= index < len(topic.partitions):
+            raise UnknownTopicOrPartition(
+                f"topic '{topic.name}' has {len(topic.partitions)} partitions; there is no {index}"
+            )
+        partition = topic.partitions[index]
+        if partition is None:
+            raise NotLeader(f"{topic.name}-{index} is led by another broker")
+        return partition
+
+    def partitions(self) -> Iterator[Partition]:
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                if partition is not None:
+                    yield partition
+
+    # What the cluster decided ------------------------------------------------------------------
+
+    def add_topic(self, name: str, topic_id: TopicId, config: TopicConfig) -> Topic:
+        topic = Topic(name, topic_id, config, self.metrics.topic(name))
+        self.topics[name] = topic
+        self.topics_by_id[topic_id] = topic
+        return topic
+
+    def add_partition(self, topic: Topic, index: int, leader_epoch: int) -> None:
+        assert index == len(topic.partitions), "partitions are added in order"
+        topic.partitions.append(Partition(topic, index, leader_epoch, self))
+
+    def configure(self, name: str, config: TopicConfig) -> None:
+        topic = self.topics[name]
+        topic.configure(config)
+        for partition in topic.partitions:
+            if partition is not None and partition.is_open:
+                partition.log.configure(config)
+
+    def remove_topic(self, name: str) -> None:
+        """Forget the topic; its files are renamed at once and removed later."""
+        topic = self.topics.pop(name)
+        del self.topics_by_id[topic.id]
+        gone = UnknownTopicOrPartition(f"topic '{name}' was deleted")
+        for partition in topic.partitions:
+            if partition is not None:
+                self.unsynced.discard(partition)
+                partition.close()
+                partition.fail(gone)
+        self.directory.delete_topic(name, topic.id)
+        self.metrics.forget_topic(name)
+
+    async def run_in_thread(self, work: Callable[[T], None], argument: T) -> None:
+        """Do something slow with the disk, without the loop waiting for it."""
+        await self.loop.run_in_executor(self._disk_threads, work, argument)
+
+    # What partitions ask for -------------------------------------------------------------------
+
+    def open_log(self, partition: Partition) -> Log:
+        topic = partition.topic
+        return self.directory.log_for(topic.name, topic.id, partition.index, topic.config)
+
+    def grew(self, partition: Partition) -> None:
+        self._grown.append(partition)
+        if len(self._grown) == 1:
+            self.loop.call_soon(self._wake)
+
+    def has_unsynced(self, partition: Partition) -> None:
+        self.unsynced.add(partition)
+
+    def sync_soon(self, partition: Partition) -> None:
+        self.unsynced.discard(partition)
+        self._flusher.request(partition)
+
+    def _wake(self) -> None:
+        """End of the tick: everyone who waits for a partition that grew hears of it once."""
+        grown, self._grown = self._grown, []
+        for partition in grown:
+            size_bytes, partition.grown_bytes = partition.grown_bytes, 0
+            for waiter in list(partition.waiters or ()):
+                waiter.lacking_bytes -= size_bytes
+                if waiter.lacking_bytes <= 0:
+                    waiter.fire()
+
+    # The disk ----------------------------------------------------------------------------------
+
+    @property
+    def unable(self) -> BrokerError | None:
+        """Why appends are refused at the moment."""
+        return self._unable
+
+    def refuse_when_unable(self) -> None:
+        if self._unable is not None:
+            raise self._unable
+
+    def disk_is_full(self, error: DiskFull) -> None:
+        """Refuse appends until `disk_has_room`; reads go on."""
+        if self._unable is None:
+            self._unable = error
+            self.metrics.disk_full.set(1)
+            _log.error("disk-full error=%s", error)
+
+    def disk_has_room(self) -> None:
+        if isinstance(self._unable, DiskFull):
+            self._unable = None
+            self.metrics.disk_full.set(0)
+            _log.warning("disk-has-room appends are taken again")
+
+    def disk_failed(self, error: StorageFault) -> None:
+        """The disk failed or lied: nothing on it can be trusted to be written, so all of it stops."""
+        refusal = BrokerError(
+            f"the data directory is offline: {error}", ErrorCode.KAFKA_STORAGE_ERROR
+        )
+        self._unable = refusal
+        self.metrics.directory_offline.set(1)
+        _log.critical("data-directory-offline error=%s", error)
+        for partition in self.partitions():
+            partition.fail(refusal)

@@ -1,0 +1,140 @@
+"""Every Kafka API this broker speaks: one row each. ApiVersions is answered from this table."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+from penstock.kafka.context import Context
+from penstock.kafka.handlers import api_versions, fetch, list_offsets, metadata, produce
+from penstock.model.errors import BrokerError, ErrorCode
+from penstock.wire.api_keys import ApiKey
+from penstock.wire.fields import Chunk
+from penstock.wire.header import response_header_version
+from penstock.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+from penstock.wire.messages.fetch import FetchRequest, FetchResponse
+from penstock.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
+from penstock.wire.messages.produce import ProduceRequest, ProduceResponse
+from penstock.wire.schema import Message, decode_for, encode_for
+
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
+Handle = Callable[[Request, Context], Response | Awaitable[Response] | None]
+Refuse = Callable[[Request, BrokerError], Response]
+
+
+class Api(Generic[Request, Response]):
+    """One row of the table, with its codecs at hand."""
+
+    def __init__(
+        self,
+        key: ApiKey,
+        versions: tuple[int, int],
+        request: type[Request],
+        response: type[Response],
+        handle: Handle[Request, Response],
+        refuse: Refuse[Request, Response],
+        *,
+        advertise_from: int,
+        pipelined: bool,
+    ) -> None:
+        self.key = key
+        self.name = request.__name__.removesuffix("Request")
+        self.min_version, self.max_version = versions
+        self.handle = handle
+        self.refuse = refuse
+        self.advertise_from = advertise_from
+        self.pipelined = pipelined  # later requests may begin while its answer is still awaited
+        self._request = request
+        self._response = response
+        self._decoders: dict[int, Callable[[memoryview, int], tuple[Request, int]]] = {}
+        self._encoders: dict[int, Callable[[Response, list[Chunk]], None]] = {}
+
+    def decode(self, version: int) -> Callable[[memoryview, int], tuple[Request, int]]:
+        decoder = self._decoders.get(version)
+        if decoder is None:
+            decoder = self._decoders[version] = decode_for(self._request, version)
+        return decoder
+
+    def encode(self, version: int) -> Callable[[Response, list[Chunk]], None]:
+        encoder = self._encoders.get(version)
+        if encoder is None:
+            encoder = self._encoders[version] = encode_for(self._response, version)
+        return encoder
+
+    def has_flexible_response_header(self, version: int) -> bool:
+        return response_header_version(self.key, version) == 1
+
+
+def _api(
+    key: ApiKey,
+    versions: tuple[int, int],
+    request: type[Request],
+    response: type[Response],
+    handle: Handle[Request, Response],
+    *,
+    refuse: Refuse[Request, Response] | None = None,
+    advertise_from: int | None = None,
+    pipelined: bool = False,
+) -> Api[Any, Any]:
+    """One row. Its own type variables make mypy match the handler with the request."""
+
+    def refuse_whole(_: Request, error: BrokerError) -> Response:
+        """For responses with one code at the top."""
+        fields: dict[str, Any] = {"error_code": error.code}
+        if "error_message" in response.fields:
+            fields["error_message"] = str(error)
+        return response(**fields)
+
+    assert refuse or "error_code" in response.fields, f"{response.__name__} needs its own refusal"
+    return Api(
+        key,
+        versions,
+        request,
+        response,
+        handle,
+        refuse or refuse_whole,
+        advertise_from=versions[0] if advertise_from is None else advertise_from,
+        pipelined=pipelined,
+    )
+
+
+APIS: dict[int, Api[Any, Any]] = {
+    api.key: api
+    for api in (
+        _api(
+            ApiKey.PRODUCE, (3, 13), ProduceRequest, ProduceResponse, produce.handle,
+            refuse=produce.refuse, pipelined=True, advertise_from=0,  # KAFKA-18659
+        ),
+        _api(ApiKey.FETCH, (4, 17), FetchRequest, FetchResponse, fetch.handle),
+        _api(
+            ApiKey.LIST_OFFSETS, (1, 10), ListOffsetsRequest, ListOffsetsResponse,
+            list_offsets.handle, refuse=list_offsets.refuse,
+        ),
+        _api(
+            ApiKey.METADATA, (0, 13), MetadataRequest, MetadataResponse, metadata.handle,
+            refuse=metadata.refuse,
+        ),
+        _api(
+            ApiKey.API_VERSIONS, (0, 4), ApiVersionsRequest, ApiVersionsResponse,
+            lambda request, context: api_versions.handle(request, context, advertised()),
+        ),
+    )
+}  # fmt: skip
+
+
+def advertised() -> list[ApiVersion]:
+    return [
+        ApiVersion(api_key=api.key, min_version=api.advertise_from, max_version=api.max_version)
+        for api in sorted(APIS.values(), key=lambda api: api.key)
+    ]
+
+
+def unsupported_version_reply(api: Api[Any, Any]) -> Message | None:
+    """Only ApiVersions can answer a version it does not know, in v0 and with what it does know."""
+    if api.key != ApiKey.API_VERSIONS:
+        return None
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=advertised())

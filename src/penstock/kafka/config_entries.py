@@ -1,0 +1,116 @@
+"""Settings as clients see them: the value in force, where it comes from, and what it would be otherwise."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from penstock.model.configs import (
+    BROKER_SETTINGS,
+    TOPIC_SETTINGS,
+    Setting,
+    TopicConfig,
+    Update,
+)
+
+
+class Source(IntEnum):
+    """Kafka's numbers for where a value comes from; the first that has one wins."""
+
+    TOPIC = 1
+    BROKER = 2  # set at run time for this broker
+    ALL_BROKERS = 3  # set at run time for all brokers
+    STATIC = 4  # file, environment or command line
+    DEFAULT = 5
+
+
+class Synonym(NamedTuple):
+    name: str
+    value: str | None
+    source: Source
+
+
+class Entry(NamedTuple):
+    setting: Setting
+    value: str | None
+    source: Source
+    read_only: bool
+    synonyms: Sequence[Synonym]  # the first is the one in force
+
+
+class BrokerLayers(NamedTuple):
+    """What was set for a broker, from the strongest to the weakest."""
+
+    own: Mapping[str, str]
+    all_brokers: Mapping[str, str]
+    static: Mapping[str, str]
+
+    def synonyms(self, names: Sequence[str]) -> Iterator[Synonym]:
+        """Every place that gives one of `names` a value, in the order in which they count."""
+        for layer, source in zip(
+            self, (Source.BROKER, Source.ALL_BROKERS, Source.STATIC), strict=True
+        ):
+            for name in names:
+                if name in layer:
+                    yield _synonym(BROKER_SETTINGS[name], layer[name], source)
+        for name in names:
+            setting = BROKER_SETTINGS[name]
+            if setting.default is not None:
+                yield _synonym(setting, setting.render(setting.default), Source.DEFAULT)
+
+
+def topic_entries(
+    config: TopicConfig, overrides: Mapping[str, str], layers: BrokerLayers
+) -> list[Entry]:
+    return [_topic_entry(setting, config, overrides, layers) for setting in TOPIC_SETTINGS.values()]
+
+
+def broker_entries(layers: BrokerLayers) -> list[Entry]:
+    return [_broker_entry(setting, layers) for setting in BROKER_SETTINGS.values()]
+
+
+def all_brokers_entries(layers: BrokerLayers) -> list[Entry]:
+    """Only what was set for all brokers at run time: the rest belongs to each of them."""
+    return [
+        _all_brokers_entry(BROKER_SETTINGS[name], value)
+        for name, value in sorted(layers.all_brokers.items())
+    ]
+
+
+def _topic_entry(
+    setting: Setting, config: TopicConfig, overrides: Mapping[str, str], layers: BrokerLayers
+) -> Entry:
+    synonyms = list(layers.synonyms(setting.synonyms))
+    value = setting.render(getattr(config, setting.attribute))
+    if setting.name in overrides:
+        value = overrides[setting.name]
+        synonyms.insert(0, _synonym(setting, value, Source.TOPIC))
+    return Entry(
+        setting,
+        None if setting.is_sensitive else value,
+        synonyms[0].source if synonyms else Source.DEFAULT,
+        bool(setting.unsupported),
+        synonyms,
+    )
+
+
+def _broker_entry(setting: Setting, layers: BrokerLayers) -> Entry:
+    synonyms = list(layers.synonyms(setting.synonyms or (setting.name,)))
+    own = [synonym for synonym in synonyms if synonym.name == setting.name]
+    return Entry(
+        setting,
+        own[0].value if own else None,
+        own[0].source if own else Source.DEFAULT,
+        setting.update is Update.READ_ONLY,
+        synonyms,
+    )
+
+
+def _all_brokers_entry(setting: Setting, value: str) -> Entry:
+    synonym = _synonym(setting, value, Source.ALL_BROKERS)
+    return Entry(
+        setting, synonym.value, synonym.source, setting.update is Update.READ_ONLY, [synonym]
+    )
+
+
+def _synonym(setting: Setting, value: str | None, source: Source) -> Synonym:
+    return Synonym(setting.name, None if setting.is_sensitive else value, source)

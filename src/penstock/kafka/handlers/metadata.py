@@ -1,0 +1,116 @@
+"""Metadata: brokers, topics and who leads what; creates a missing topic where that is allowed."""
+
+from collections.abc import Iterable
+
+from penstock.kafka.context import Context
+from penstock.kafka.security import Operation, ResourceType
+from penstock.metadata.image import TopicImage
+from penstock.model.errors import BrokerError, ErrorCode
+from penstock.model.ids import NO_TOPIC_ID
+from penstock.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+_NOT_ASKED = -(1 << 31)
+
+
+async def handle(request: MetadataRequest, context: Context) -> MetadataResponse:
+    image = context.cluster.image
+    if request.topics is None or (context.version == 0 and not request.topics):
+        names = context.permitted(Operation.DESCRIBE, ResourceType.TOPIC, image.topics)
+        topics = [_described(image.topics[name], request, context) for name in names]
+    else:
+        topics = [await _topic(asked, request, context) for asked in request.topics]
+    image = context.cluster.image  # it may have grown meanwhile
+    return MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(
+                node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+            )
+            for broker, endpoint in context.cluster.endpoints(context.listener)
+        ],
+        cluster_id=image.cluster_id,
+        controller_id=-1 if image.controller_id is None else image.controller_id,
+        topics=topics,
+        cluster_authorized_operations=context.operations(ResourceType.CLUSTER)
+        if request.include_cluster_authorized_operations
+        else _NOT_ASKED,
+    )
+
+
+def refuse(request: MetadataRequest, error: BrokerError) -> MetadataResponse:
+    return MetadataResponse(
+        error_code=error.code,
+        topics=[
+            MetadataResponseTopic(error_code=error.code, name=asked.name, topic_id=asked.topic_id)
+            for asked in request.topics or []
+        ],
+    )
+
+
+async def _topic(
+    asked: MetadataRequestTopic, request: MetadataRequest, context: Context
+) -> MetadataResponseTopic:
+    try:
+        if not asked.name:
+            return _described(_by_id(asked, context), request, context)
+        context.authorize(Operation.DESCRIBE, ResourceType.TOPIC, asked.name)
+        topic = context.cluster.image.topics.get(asked.name)
+        if topic is None:
+            topic = await _created(asked.name, request, context)
+        return _described(topic, request, context)
+    except BrokerError as error:
+        return MetadataResponseTopic(
+            error_code=error.code, name=asked.name, topic_id=asked.topic_id
+        )
+
+
+def _by_id(asked: MetadataRequestTopic, context: Context) -> TopicImage:
+    if asked.topic_id == NO_TOPIC_ID:
+        raise BrokerError("a topic without name and id", ErrorCode.INVALID_REQUEST)
+    topic = context.cluster.image.topics_by_id.get(asked.topic_id)
+    if topic is None or not context.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
+        raise BrokerError("no such topic id", ErrorCode.UNKNOWN_TOPIC_ID)
+    return topic
+
+
+async def _created(name: str, request: MetadataRequest, context: Context) -> TopicImage:
+    """Auto-creation: by the broker's leave, the client's wish and the principal's right."""
+    wished = context.version < 4 or request.allow_auto_topic_creation
+    if not (wished and context.config.auto_create_topics_enable):
+        context.cluster.check_topic_name(name)
+        raise BrokerError(f"topic '{name}' does not exist", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if not context.allows(Operation.CREATE, ResourceType.CLUSTER, "kafka-cluster"):
+        context.authorize(Operation.CREATE, ResourceType.TOPIC, name)
+    return await context.cluster.auto_create_topic(name)
+
+
+def _described(
+    topic: TopicImage, request: MetadataRequest, context: Context
+) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=topic.is_internal,
+        partitions=list(_partitions(topic)),
+        topic_authorized_operations=context.operations(ResourceType.TOPIC, topic.name)
+        if request.include_topic_authorized_operations
+        else _NOT_ASKED,
+    )
+
+
+def _partitions(topic: TopicImage) -> Iterable[MetadataResponsePartition]:
+    for index, partition in enumerate(topic.partitions):
+        yield MetadataResponsePartition(
+            error_code=ErrorCode.NONE if partition.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+            partition_index=index,
+            leader_id=partition.leader,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=list(partition.replicas),
+            isr_nodes=list(partition.isr),
+        )

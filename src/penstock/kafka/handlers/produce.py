@@ -1,0 +1,186 @@
+"""Produce: batches go into their logs in arrival order; only the acknowledgement may have to wait."""
+
+import asyncio
+from collections.abc import Awaitable
+
+from penstock.broker.partition import Topic
+from penstock.kafka.context import Context
+from penstock.kafka.hangup import HangUp
+from penstock.kafka.security import Operation, ResourceType
+from penstock.model.errors import BrokerError, ErrorCode, InvalidRecord
+from penstock.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+
+_ZSTD_SINCE_VERSION = 7
+_NO_ACK, _LEADER_ACK, _ALL_ACK = 0, 1, -1
+Wait = tuple[PartitionProduceResponse, asyncio.Future[None]]
+
+
+def handle(
+    request: ProduceRequest, context: Context
+) -> ProduceResponse | Awaitable[ProduceResponse] | None:
+    """Runs to the end of the appends without waiting: the records lie in the receive buffer."""
+    waits: list[Wait] = []
+    refusal = _refusal_of_all(request, context)
+    response = ProduceResponse(
+        responses=[
+            _refuse_topic(data, refusal) if refusal else _append_topic(data, context, waits)
+            for data in request.topic_data
+        ]
+    )
+    if request.acks == _NO_ACK:
+        _hang_up_if_failed(response)
+        return None
+    return _when_committed(response, waits, request.timeout_ms) if waits else response
+
+
+def refuse(request: ProduceRequest, error: BrokerError) -> ProduceResponse:
+    return ProduceResponse(responses=[_refuse_topic(data, error) for data in request.topic_data])
+
+
+def _refusal_of_all(request: ProduceRequest, context: Context) -> BrokerError | None:
+    if request.acks not in (_NO_ACK, _LEADER_ACK, _ALL_ACK):
+        return BrokerError(
+            f"acks={request.acks}; it must be 0, 1 or -1 (all)", ErrorCode.INVALID_REQUIRED_ACKS
+        )
+    if request.transactional_id is not None:
+        try:
+            context.authorize(
+                Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
+            )
+        except BrokerError as error:
+            return error
+        return BrokerError(
+            f"no transaction is open for '{request.transactional_id}'",
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        )
+    return None
+
+
+def _append_topic(
+    data: TopicProduceData, context: Context, waits: list[Wait]
+) -> TopicProduceResponse:
+    replicas = context.services.replicas
+    try:
+        topic = replicas.topic(data.name) if data.name else replicas.topic_by_id(data.topic_id)
+        context.authorize(Operation.WRITE, ResourceType.TOPIC, topic.name)
+    except BrokerError as error:
+        return _refuse_topic(data, _hide_if_unauthorized(data.name, context, error))
+    return TopicProduceResponse(
+        name=data.name,
+        topic_id=data.topic_id,
+        partition_responses=[
+            _append(topic, partition, context, waits) for partition in data.partition_data
+        ],
+    )
+
+
+def _hide_if_unauthorized(name: str, context: Context, error: BrokerError) -> BrokerError:
+    """Who may not write to a topic does not learn whether it exists."""
+    if name:
+        try:
+            context.authorize(Operation.WRITE, ResourceType.TOPIC, name)
+        except BrokerError as refusal:
+            return refusal
+    return error
+
+
+def _append(
+    topic: Topic, data: PartitionProduceData, context: Context, waits: list[Wait]
+) -> PartitionProduceResponse:
+    metrics = topic.metrics
+    services = context.services
+    try:
+        partition = services.replicas.partition(topic, data.index)
+        if data.records is None:
+            raise InvalidRecord(f"{partition}: a produce without records")
+        appended = partition.append(
+            data.records,
+            now_ms=services.clock.wall_ms(),
+            zstd=context.header.api_version >= _ZSTD_SINCE_VERSION,
+        )
+    except BrokerError as error:
+        metrics.failed_produce_requests.value += 1
+        return _refuse_partition(data, error)
+    next_offset = appended.last_offset + 1
+    metrics.produce_requests.value += 1
+    metrics.messages_in.value += next_offset - appended.base_offset
+    metrics.bytes_in.value += len(data.records)
+    response = PartitionProduceResponse(
+        index=data.index,
+        base_offset=appended.base_offset,
+        log_append_time_ms=appended.append_time_ms,
+        log_start_offset=appended.start_offset,
+    )
+    if next_offset > partition.high_watermark:
+        committed = partition.committed(next_offset)
+        if committed is not None:
+            waits.append((response, committed))
+    return response
+
+
+async def _when_committed(
+    response: ProduceResponse, waits: list[Wait], timeout_ms: int
+) -> ProduceResponse:
+    """Wait for the high watermark, at most as long as the producer asked for."""
+    await asyncio.wait([future for _, future in waits], timeout=timeout_ms / 1000)
+    for partition, future in waits:
+        if not future.done():
+            future.cancel()
+            _set_error(
+                partition,
+                BrokerError(
+                    f"not acknowledged within {timeout_ms} ms; the records may still be kept",
+                    ErrorCode.REQUEST_TIMED_OUT,
+                ),
+            )
+        elif isinstance(error := future.exception(), BrokerError):
+            _set_error(partition, error)
+        elif error is not None:
+            raise error
+    return response
+
+
+def _set_error(partition: PartitionProduceResponse, error: BrokerError) -> None:
+    partition.error_code = error.code
+    partition.error_message = str(error)
+    partition.base_offset = -1
+
+
+def _refuse_topic(data: TopicProduceData, error: BrokerError) -> TopicProduceResponse:
+    return TopicProduceResponse(
+        name=data.name,
+        topic_id=data.topic_id,
+        partition_responses=[_refuse_partition(part, error) for part in data.partition_data],
+    )
+
+
+def _refuse_partition(data: PartitionProduceData, error: BrokerError) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index=data.index,
+        error_code=error.code,
+        base_offset=-1,
+        error_message=str(error),
+        record_errors=[
+            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
+            for index, message in getattr(error, "record_errors", ())
+        ],
+    )
+
+
+def _hang_up_if_failed(response: ProduceResponse) -> None:
+    """A producer that wants no answer learns of a failure only by losing its connection."""
+    for topic in response.responses:
+        for partition in topic.partition_responses:
+            if partition.error_code:
+                raise HangUp(
+                    f"a produce with acks=0 failed: {topic.name}-{partition.index}: "
+                    f"{partition.error_message}"
+                )

@@ -1,0 +1,185 @@
+"""Listeners: they accept connections within their limits, and close those that nobody uses."""
+
+import asyncio
+import logging
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from penstock.kafka.connection import Connection
+from penstock.kafka.context import Services, Spawn
+from penstock.kafka.memory import FrameMemory
+
+_log = logging.getLogger(__name__)
+
+_SCRATCH_BYTES: Final = 256 << 10
+_BACKLOG: Final = 4096
+_ACCEPTS_PER_TICK: Final = 256
+_SWEEP_S: Final = 1.0
+_OUT_OF_FILES_PAUSE_S: Final = 1.0
+
+
+class Loop:
+    """The event loop as connections use it, and what they share: one scratch buffer, one memory."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        memory: FrameMemory,
+        max_frame_bytes: int,
+        spawn: Spawn,
+    ) -> None:
+        self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self.memory = memory
+        self.max_frame_bytes = max_frame_bytes
+        self.spawn = spawn
+        self.time: Callable[[], float] = loop.time
+        self.add_reader: Callable[..., Any] = loop.add_reader
+        self.remove_reader: Callable[[int], Any] = loop.remove_reader
+        self.add_writer: Callable[..., Any] = loop.add_writer
+        self.remove_writer: Callable[[int], Any] = loop.remove_writer
+        self.call_later: Callable[..., asyncio.TimerHandle] = loop.call_later
+        self.create_future: Callable[[], asyncio.Future[Any]] = loop.create_future
+
+
+class ConnectionLimits:
+    """Counted over all listeners of the broker."""
+
+    def __init__(self, total: int, per_host: int) -> None:
+        self._total = total
+        self._per_host = per_host
+        self._by_host: Counter[str] = Counter()
+        self.count = 0
+
+    def admit(self, host: str) -> str | None:
+        """None when one more may come in, else why not."""
+        if self.count >= self._total:
+            return (
+                f"{self.count} connections are open; the limit is {self._total} (max.connections)"
+            )
+        if self._by_host[host] >= self._per_host:
+            return (
+                f"{host} has {self._by_host[host]} connections open; "
+                f"the limit is {self._per_host} (max.connections.per.ip)"
+            )
+        self.count += 1
+        self._by_host[host] += 1
+        return None
+
+    def leave(self, host: str) -> None:
+        self.count -= 1
+        self._by_host[host] -= 1
+        if not self._by_host[host]:
+            del self._by_host[host]
+
+
+class Listener:
+    """One door of the broker: an address, a name, and the connections that came through it."""
+
+    def __init__(
+        self,
+        name: str,
+        sock: socket.socket,
+        services: Services,
+        loop: Loop,
+        limits: ConnectionLimits,
+        idle_s: float,
+    ) -> None:
+        self.name = name
+        self.services = services
+        self._socket = sock
+        self._loop = loop
+        self._limits = limits
+        self._idle_s = idle_s
+        self._connections: set[Connection] = set()
+        self._metrics = services.metrics.listener(name)
+        self._sweep_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self._socket.getsockname()[:2]
+        return host, port
+
+    def open(self) -> None:
+        self._socket.setblocking(False)
+        self._socket.listen(_BACKLOG)
+        self._loop.add_reader(self._socket.fileno(), self._accept)
+        self._sweep_timer = self._loop.call_later(_SWEEP_S, self._sweep)
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTS_PER_TICK):
+            try:
+                sock, address = self._socket.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self._pause_accepting(error)
+                return
+            self._admit(sock, str(address[0]))
+
+    def _admit(self, sock: socket.socket, host: str) -> None:
+        refusal = self._limits.admit(host)
+        if refusal is not None:
+            _log.warning("connection-refused client=%s reason=%s", host, refusal)
+            self._metrics.refused.value += 1
+            sock.close()
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connections.add(Connection(sock, self, self._loop, host))
+        self._metrics.opened.value += 1
+        self._metrics.connections.value += 1
+
+    def _pause_accepting(self, error: OSError) -> None:
+        """Most likely out of file descriptors: trying again at once would only spin."""
+        _log.error("accept-failed listener=%s error=%s", self.name, os.strerror(error.errno or 0))
+        fd = self._socket.fileno()
+        if fd < 0:
+            return
+        self._loop.remove_reader(fd)
+        self._loop.call_later(_OUT_OF_FILES_PAUSE_S, self._accept_again)
+
+    def _accept_again(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.add_reader(self._socket.fileno(), self._accept)
+
+    def _sweep(self) -> None:
+        deadline_s = self._loop.time() - self._idle_s
+        for connection in [c for c in self._connections if c.used_s < deadline_s and c.is_idle]:
+            connection.close(
+                f"idle for {self._idle_s:g} s (connections.max.idle.ms)", expected=True
+            )
+        self._sweep_timer = self._loop.call_later(_SWEEP_S, self._sweep)
+
+    def forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._limits.leave(connection.client_host)
+        self._metrics.closed.value += 1
+        self._metrics.connections.value -= 1
+
+    def stop_accepting(self) -> None:
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+
+    def close(self) -> None:
+        self.stop_accepting()
+        for connection in list(self._connections):
+            connection.close("the broker is stopping", expected=True)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket on the address, not yet listening. Raises OSError when it is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+    except OSError:
+        sock.close()
+        raise
+    return sock
