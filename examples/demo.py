@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from time import perf_counter
 from typing import Final, NamedTuple
 
@@ -85,9 +86,11 @@ def broker() -> Iterator[str]:
     """A broker in a process of its own; yields its address when it says that it is ready."""
     address = f"127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as data:
-        command = [sys.executable, "-m", "penstock.cli.main", "serve"]
-        options = ["--listen", address, "--http", "off", "--data", data]
-        with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
+        penstock = str(
+            Path(sys.executable).with_name("penstock")
+        )  # the command of this environment
+        command = [penstock, "serve", "--listen", address, "--http", "off", "--data", data]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stdout is not None, "stdout is a pipe"
                 if "penstock ready" not in process.stdout.readline():
