@@ -86,9 +86,7 @@ def broker() -> Iterator[str]:
     """A broker in a process of its own; yields its address when it says that it is ready."""
     address = f"127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as data:
-        penstock = str(
-            Path(sys.executable).with_name("penstock")
-        )  # the command of this environment
+        penstock = str(Path(sys.executable).with_name("penstock"))
         command = [penstock, "serve", "--listen", address, "--http", "off", "--data", data]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
