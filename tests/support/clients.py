@@ -142,16 +142,16 @@ def _python_consume(bootstrap: str, topic: str, count: int) -> list[Received]:
     received: list[Received] = []
     deadline = time.monotonic() + PATIENCE_S
     while len(received) < count and time.monotonic() < deadline:
-        for record in consumer.poll(500).get(partition, []):
-            received.append(
-                Received(
-                    record.offset,
-                    record.timestamp,
-                    record.key,
-                    record.value,
-                    tuple((key, bytes(value)) for key, value in record.headers),
-                )
+        received += [
+            Received(
+                record.offset,
+                record.timestamp,
+                record.key,
+                record.value,
+                tuple((key, bytes(value)) for key, value in record.headers),
             )
+            for record in consumer.poll(500).get(partition, [])
+        ]
     consumer.close()
     return received
 

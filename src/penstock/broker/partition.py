@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from penstock.broker.metrics import TopicMetrics
 from penstock.broker.waiters import Commits, Waiter
+from penstock.metadata.image import INTERNAL_TOPICS
 from penstock.model.configs import TopicConfig
 from penstock.model.errors import BrokerError, DiskFull, ErrorCode, OffsetOutOfRange, StorageFault
 from penstock.model.ids import TopicId, TopicPartition
@@ -51,9 +52,6 @@ class Topic:
     def configure(self, config: TopicConfig) -> None:
         self.config = config
         self.sync_each_append = config.flush_messages == 1
-
-
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 
 class Host(Protocol):

@@ -86,9 +86,10 @@ class Replicas:
         self.topics_by_id[topic_id] = topic
         return topic
 
-    def add_partition(self, topic: Topic, index: int, leader_epoch: int) -> None:
-        assert index == len(topic.partitions), "partitions are added in order"
-        topic.partitions.append(Partition(topic, index, leader_epoch, self))
+    def add_partition(self, topic: Topic, leader_epoch: int, *, hosted: bool = True) -> None:
+        """The next partition of the topic; one that other brokers host is only counted here."""
+        index = len(topic.partitions)
+        topic.partitions.append(Partition(topic, index, leader_epoch, self) if hosted else None)
 
     def configure(self, name: str, config: TopicConfig) -> None:
         topic = self.topics[name]
@@ -164,7 +165,7 @@ class Replicas:
         if isinstance(self._unable, DiskFull):
             self._unable = None
             self.metrics.disk_full.set(0)
-            _log.warning("disk-has-room appends are taken again")
+            _log.warning("disk-has-room appends=%s", "taken-again")
 
     def disk_failed(self, error: StorageFault) -> None:
         """The disk failed or lied: nothing on it can be trusted to be written, so all of it stops."""

@@ -107,14 +107,14 @@ class FetchSessions:
             wanted = list(wanted_partitions(request))
             if version < 7 or request.session_epoch == _FINAL_EPOCH or not wanted:
                 return None, wanted, False
-            return self._begin(request, wanted, version >= 13, now_ms), wanted, False
+            return self._begin(wanted, version >= 13, now_ms), wanted, False
         session = self._continue(request, version >= 13)
         session.used_ms = now_ms
         session.update(request)
         return session, list(session.partitions.values()), True
 
     def _begin(
-        self, request: FetchRequest, wanted: list[FetchPartition], by_id: bool, now_ms: int
+        self, wanted: list[FetchPartition], by_id: bool, now_ms: int
     ) -> FetchSession | None:
         if len(self._sessions) >= self._limit and not self._evict(now_ms):
             return None

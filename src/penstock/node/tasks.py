@@ -25,7 +25,7 @@ class Tasks:
         if self._closed:
             coroutine.close()
             raise RuntimeError(f"{name} was started after the node had stopped")
-        task = asyncio.create_task(coroutine, name=name)  # noqa: TID251  # held, and watched, here
+        task = asyncio.create_task(coroutine, name=name)  # held, and watched, here
         self._running.add(task)
         task.add_done_callback(self._ended)
         return task
