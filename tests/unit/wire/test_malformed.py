@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 from penstock.model.errors import ErrorCode
 from penstock.wire.header import decode_request_header, decode_response_header
+from penstock.wire.messages.api_versions import ApiVersionsResponse
+from penstock.wire.messages.describe_groups import DescribeGroupsRequest
+from penstock.wire.messages.fetch import FetchRequest
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest
 from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
 from penstock.wire.messages.offset_commit import OffsetCommitRequest
@@ -87,6 +90,9 @@ def test_noise_in_headers_does_no_harm(noise: bytes) -> None:
         (ProduceRequest, 3, "ffff 0001 00000000 7fffffff"),
         (ProduceRequest, 9, "00 0001 00000000 ffffffff0f"),
         (OffsetCommitRequest, 8, "01 00000000 01 00 80808004 01"),
+        (FetchRequest, 4, "ffffffff 00000000 00000000 00000000 00 7fffffff"),
+        (FetchRequest, 7, "ffffffff" + "00" * 25 + "00000001 0000 7fffffff"),
+        (DescribeGroupsRequest, 0, "7fffffff"),
     ],
 )
 def test_a_huge_count_is_refused_before_memory_is_taken(
@@ -96,7 +102,7 @@ def test_a_huge_count_is_refused_before_memory_is_taken(
     decode = decode_for(message, version)
     tracemalloc.start()
     try:
-        with pytest.raises(MalformedMessage):
+        with pytest.raises(MalformedMessage, match="has length"):
             decode(memoryview(frame), 0)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
@@ -122,6 +128,8 @@ def test_a_huge_count_is_refused_before_memory_is_taken(
         (MetadataRequest, 0, "ffffffff", "MetadataRequest.topics before byte 4 is null"),
         (MetadataRequest, 1, "fffffffe", "MetadataRequest.topics at byte 4 has length -2"),
         (MetadataRequest, 9, "00 01 00 00 01 05 09 00", "a tagged field at byte 7 has length 9"),
+        (ApiVersionsResponse, 3, "0000 01 00000000 01 0a 09", "a tagged field at byte 10"),
+        (ApiVersionsResponse, 3, "0000 01 00000000 01 03 02 0101", "zk_migration_ready ends at"),
         (MetadataRequest, 9, "00 01 00", "MetadataRequest v9 goes on after byte 3, the end"),
     ],
 )
