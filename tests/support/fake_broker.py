@@ -1,7 +1,10 @@
 """A scripted Kafka server: it answers each API as the test says, over real sockets, with our own wire layer."""
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -105,3 +108,23 @@ class FakeBroker:
             writer.write(encode_frame(head + answer.encode(header.api_version)))
         else:
             assert answer is SILENCE
+
+
+@contextmanager
+def in_a_thread(broker: FakeBroker) -> Iterator[str]:
+    """Runs the broker on a loop of its own, for clients that block; its HOST:PORT."""
+    started: Future[str] = Future()
+    ended = threading.Event()
+
+    async def serve() -> None:
+        async with broker:
+            started.set_result(str(broker.address))
+            await asyncio.to_thread(ended.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    try:
+        yield started.result()
+    finally:
+        ended.set()
+        thread.join()

@@ -179,21 +179,19 @@ def _time_index(file: Path) -> Iterator[Facts]:
 
 def _txn_index(file: Path) -> Iterator[Facts]:
     data = file.read_bytes()
-    for entry in txn_index.decode(data):
+    entries = txn_index.decode(data)
+    for entry in entries:
         yield entry._asdict()
-    _check_whole(len(data), txn_index.ENTRY_BYTES)
+    if left := len(data) - len(txn_index.encode(entries)):
+        raise Damage(f"{left} bytes at the end are no aborted transactions")
 
 
 def _entries(file: Path, layout: index.Layout) -> Iterator[tuple[int, int]]:
     data = file.read_bytes()
-    whole = len(data) - len(data) % layout.entry_bytes
-    yield from layout.entry.iter_unpack(memoryview(data)[:whole])
-    _check_whole(len(data), layout.entry_bytes)
-
-
-def _check_whole(size_bytes: int, entry_bytes: int) -> None:
-    if left := size_bytes % entry_bytes:
-        raise Damage(f"{left} bytes at the end are no whole entry of {entry_bytes}")
+    left = len(data) % layout.entry_bytes
+    yield from layout.entry.iter_unpack(memoryview(data)[: len(data) - left])
+    if left:
+        raise Damage(f"{left} bytes at the end are no whole entry of {layout.entry_bytes}")
 
 
 def _base_offset(file: Path) -> int:

@@ -124,7 +124,7 @@ def test_indexes_are_shown_with_absolute_offsets(
     times = tmp_path / f"{SEGMENT}.timeindex"
     times.write_bytes(pack(">qI", 1_700_000_000_000, 5))
     aborted = tmp_path / f"{SEGMENT}.txnindex"
-    aborted.write_bytes(txn_index.encode(txn_index.AbortedEntry(9, 100, 110, 111)))
+    aborted.write_bytes(txn_index.encode([txn_index.AbortedEntry(9, 100, 110, 111)]))
     assert dump(capsys, str(offsets)) == [
         {"offset": 105, "position": 4096},
         {"offset": 109, "position": 8192},
