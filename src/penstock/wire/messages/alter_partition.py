@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.wire.fields import array, int8, int16, int32, int64, string, uuid
+from penstock.wire.fields import array, int8, int16, int32, int64, uuid
 from penstock.wire.schema import Message, Struct
 
 
@@ -14,19 +14,18 @@ class BrokerState(Struct):
 class PartitionData(Struct):
     partition_index: int = int32()
     leader_epoch: int = int32()
-    new_isr: list[int] = array(int32, "0-2")
+    new_isr: list[int] = array(int32, "2")
     new_isr_with_epochs: list[BrokerState] = array(BrokerState, "3+")
-    leader_recovery_state: int = int8("1+")
+    leader_recovery_state: int = int8()
     partition_epoch: int = int32()
 
 
 class TopicData(Struct):
-    topic_name: str = string("0-1", ignorable=True)
-    topic_id: bytes = uuid("2+", ignorable=True)
+    topic_id: bytes = uuid()
     partitions: list[PartitionData] = array(PartitionData)
 
 
-class AlterPartitionRequest(Message, api_key=56, versions="0-3", flexible_from=0):
+class AlterPartitionRequest(Message, api_key=56, versions="2-3", flexible_from=0):
     broker_id: int = int32()
     broker_epoch: int = int64(default=-1)
     topics: list[TopicData] = array(TopicData)
@@ -38,17 +37,16 @@ class PartitionDataResponse(Struct):
     leader_id: int = int32()
     leader_epoch: int = int32()
     isr: list[int] = array(int32)
-    leader_recovery_state: int = int8("1+", ignorable=True)
+    leader_recovery_state: int = int8()
     partition_epoch: int = int32()
 
 
 class TopicDataResponse(Struct):
-    topic_name: str = string("0-1", ignorable=True)
-    topic_id: bytes = uuid("2+", ignorable=True)
+    topic_id: bytes = uuid()
     partitions: list[PartitionDataResponse] = array(PartitionDataResponse)
 
 
-class AlterPartitionResponse(Message, api_key=56, versions="0-3", flexible_from=0):
+class AlterPartitionResponse(Message, api_key=56, versions="2-3", flexible_from=0):
     throttle_time_ms: int = int32()
     error_code: int = int16()
     topics: list[TopicDataResponse] = array(TopicDataResponse)
