@@ -14,11 +14,12 @@ def compile_constructor(struct: StructType) -> Callable[..., None]:
     parameters: list[str] = []
     body: list[str] = []
     for name, field in struct.fields.items():
-        parameters.append(_parameter(name, field, scope))
-        fresh_list = field.default is UNSET and field.kind == "array"
+        fresh = _fresh_default(name, field, scope)
         body.append(
-            f"self.{name} = " + (f"[] if {name} is UNSET else {name}" if fresh_list else name)
+            f"self.{name} = " + (f"{fresh} if {name} is UNSET else {name}" if fresh else name)
         )
+        scope[f"default_{name}"] = UNSET if fresh else _constant_default(field)
+        parameters.append(f"{name}=default_{name}")
     signature = f"self, *, {', '.join(parameters)}" if parameters else "self"
     source = f"def __init__({signature}):\n    " + "\n    ".join(body or ["pass"])
     exec(compile(source, f"<constructor of {struct.__name__}>", "exec"), scope)
@@ -26,21 +27,35 @@ def compile_constructor(struct: StructType) -> Callable[..., None]:
     return constructor
 
 
-def _parameter(name: str, field: Field, scope: dict[str, Any]) -> str:
-    if field.default is UNSET and isinstance(field.element, StructType) and field.kind == "struct":
-        scope[f"default_{name}"] = shared_default(field.element)
-    elif field.default is UNSET:
-        scope[f"default_{name}"] = UNSET
-    else:
-        scope[f"default_{name}"] = field.default
-    return f"{name}=default_{name}"
+def _fresh_default(name: str, field: Field, scope: dict[str, Any]) -> str | None:
+    """The expression that makes this field's default, where each instance needs its own."""
+    if field.default is not UNSET:
+        return None
+    if field.kind == "array":
+        return "[]"
+    if is_shareable(field.nested_struct):
+        return None
+    scope[f"struct_{name}"] = field.nested_struct
+    return f"struct_{name}()"
+
+
+def _constant_default(field: Field) -> object:
+    return shared_default(field.nested_struct) if field.default is UNSET else field.default
+
+
+def is_shareable(struct: StructType) -> bool:
+    """Has it nothing inside that could be changed, no list?"""
+    return all(
+        field.kind != "array" and (field.kind != "struct" or is_shareable(field.nested_struct))
+        for field in struct.fields.values()
+    )
 
 
 _defaults: dict[StructType, Any] = {}
 
 
 def shared_default(struct: StructType) -> Any:
-    """The one instance that stands for "not given" wherever this struct is nested. It cannot be changed."""
+    """The one instance that stands for "not given" where this struct is nested. It refuses changes."""
     default = _defaults.get(struct)
     if default is None:
         default = struct()

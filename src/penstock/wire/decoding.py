@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from penstock.wire import primitives
-from penstock.wire.constructors import shared_default
+from penstock.wire.constructors import is_shareable, shared_default
 from penstock.wire.fields import UNSET, Field, StructType
 from penstock.wire.source import (
     FORMATS,
@@ -20,7 +20,6 @@ from penstock.wire.source import (
     kind_of,
     least_kind_size,
     least_size,
-    struct_of,
     tagged_fields,
 )
 
@@ -101,14 +100,16 @@ class _DecoderWriter:
             return repr(field.default)
         if field.kind == "array":
             return "[]"
-        return self._source.bind("default", shared_default(struct_of(field)))
+        if is_shareable(field.nested_struct):
+            return self._source.bind("default", shared_default(field.nested_struct))
+        return f"{self._source.bind('Struct', field.nested_struct)}()"
 
     def _value(self, field: Field, target: str, label: str) -> None:
         nullable = field.nullable_in(self._version)
         if field.kind in FORMATS:
             self._run.append((FORMATS[field.kind], target))
         elif field.kind == "struct":
-            self._nested(struct_of(field), target, nullable)
+            self._nested(field.nested_struct, target, nullable)
         elif field.kind == "array":
             self._array(field, target, label, nullable)
         else:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from penstock.wire import primitives
 from penstock.wire.constructors import shared_default
 from penstock.wire.fields import UNSET, Field, StructType
-from penstock.wire.source import FORMATS, Source, kind_of, struct_of, tagged_fields
+from penstock.wire.source import FORMATS, Source, kind_of, tagged_fields
 
 _SCOPE: Final[dict[str, Any]] = {
     "pack": packing.pack,
@@ -95,7 +95,7 @@ class _EncoderWriter:
             return f"{slot} != {field.default!r}"
         if field.kind == "array":
             return f"({slot} is None or {slot})" if field.nullable else slot
-        default = self._source.bind("default", shared_default(struct_of(field)))
+        default = self._source.bind("default", shared_default(field.nested_struct))
         return f"({slot} is not {default} and {slot} != {default})"
 
     def value(self, field: Field, slot: str, label: str) -> None:
@@ -109,7 +109,7 @@ class _EncoderWriter:
             problem = self._problem(label, "be null")
             self._line(f"if {value} is None: raise ValueError({problem})")
         if field.kind == "struct":
-            self._nested(struct_of(field), value, nullable)
+            self._nested(field.nested_struct, value, nullable)
         elif field.kind == "array":
             self._array(field, value, nullable)
         elif field.kind == "records":

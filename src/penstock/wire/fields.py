@@ -54,6 +54,12 @@ class Field:
         self.ignorable = ignorable  # may be dropped in silence where a version has no room for it
         self.element = element  # of an array or a nested struct
 
+    @property
+    def nested_struct(self) -> StructType:
+        """What a field of kind "struct" holds, or an array of them."""
+        assert isinstance(self.element, StructType), "only nested structs and arrays of them"
+        return self.element
+
     def present_in(self, version: int) -> bool:
         return version in version_range(self.versions)
 

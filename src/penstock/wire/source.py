@@ -73,12 +73,6 @@ class Source:
         return function
 
 
-def struct_of(field: Field) -> StructType:
-    """The struct that a nested field holds."""
-    assert isinstance(field.element, StructType), "only nested structs and arrays of them"
-    return field.element
-
-
 def kind_of(field: Field) -> Kind[Any]:
     """The primitive kind of an array's elements."""
     assert isinstance(field.element, Kind), "only arrays of primitives"
@@ -107,7 +101,7 @@ def least_size(struct: StructType, version: int, flexible: bool) -> int:
 def _least_field_size(field: Field, version: int, flexible: bool) -> int:
     if field.kind == "struct":
         nullable = field.nullable_in(version)
-        return 1 if nullable else least_size(struct_of(field), version, flexible)
+        return 1 if nullable else least_size(field.nested_struct, version, flexible)
     return least_kind_size(field.kind, flexible)
 
 

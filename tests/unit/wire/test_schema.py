@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.wire.fields import Chunk
 from penstock.wire.messages.api_versions import ApiVersionsResponse
+from penstock.wire.messages.consumer_group_describe import Assignment, Member, TopicPartitions
 from penstock.wire.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -117,6 +118,11 @@ def test_a_nested_default_is_shared_and_cannot_be_changed() -> None:
         partition.current_leader.leader_id = 3
     partition.current_leader = LeaderIdAndEpoch(leader_id=3)
     assert PartitionData().current_leader == LeaderIdAndEpoch()
+
+
+def test_a_nested_default_with_a_list_is_not_shared() -> None:
+    Member().assignment.topic_partitions.append(TopicPartitions())
+    assert Member().assignment == Assignment(topic_partitions=[])
 
 
 def test_a_tagged_struct_equal_to_its_default_is_not_sent() -> None:
