@@ -241,9 +241,28 @@ def test_in_the_end_every_marker_without_data_is_gone(written: list[Step]) -> No
     for now_ms in (1_000, 2_000, 3_000, 4_000):
         cleaner.round(upto_offset, now_ms)
     headers = [header for header in cleaner.headers() if header.next_offset < upto_offset]
-    with_data = {header.producer_id for header in headers if not header.is_control}
-    assert {header.producer_id for header in headers if header.is_control} <= with_data
+    for marker in headers:
+        if marker.is_control:
+            previous = _previous_marker_offset(history, marker)
+            assert any(
+                header.producer_id == marker.producer_id
+                and previous < header.base_offset < marker.base_offset
+                for header in headers
+            )
     assert all(header.record_count for header in headers)
+
+
+def _previous_marker_offset(history: History, marker: BatchHeader) -> int:
+    return max(
+        (
+            header.base_offset
+            for header in map(parse_header, history.batches)
+            if header.is_control
+            and header.producer_id == marker.producer_id
+            and header.base_offset < marker.base_offset
+        ),
+        default=-1,
+    )
 
 
 # Scenarios -------------------------------------------------------------------------------------
@@ -326,6 +345,18 @@ def test_aborted_records_go_and_their_marker_one_retention_later() -> None:
     ]
     cleaner.round(5, 2_000 + RETENTION_MS)
     assert (cleaner.offsets(), markers()) == ([2, 4], [3])
+
+
+def test_a_marker_without_data_goes_though_its_producer_has_data_elsewhere() -> None:
+    history = History()
+    history.append(Step(1, True, None, Codec.NONE, [(b"a", b"1", 1)]))
+    history.append(Step(1, True, ControlType.COMMIT, Codec.NONE, []))
+    history.append(Step(1, True, ControlType.COMMIT, Codec.NONE, []))
+    history.append(Step(-1, False, None, Codec.NONE, [(b"z", b"1", 3)]))
+    cleaner = Cleaner(history)
+    for now_ms in (1_000, 2_000):
+        cleaner.round(4, now_ms)
+    assert [header.base_offset for header in cleaner.headers()] == [0, 1, 3]
 
 
 def test_an_aborted_record_does_not_stand_in_for_an_older_committed_one() -> None:
