@@ -1,0 +1,32 @@
+"""What the controller decided: writes, the state of the store that they rest on, and what to answer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.store import NO_REVISION, Compare, Write
+from penstock.model.configs import BrokerConfig
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(Generic[T]):
+    """Holds only while every compare does. The last write makes the others visible."""
+
+    result: T
+    writes: Sequence[Write] = ()
+    compares: Sequence[Compare] = ()
+
+
+class Rules(NamedTuple):
+    """What the operator allows: the broker's settings, and those of them that were set by name."""
+
+    config: BrokerConfig
+    broker_defaults: Mapping[str, str]
+
+
+def unchanged(image: ClusterImage, key: str) -> Compare:
+    """The key is as the image has it: a write that was delayed cannot undo a later one (C2)."""
+    return Compare(key, mod_revision=image.key_revisions.get(key, NO_REVISION))

@@ -1,0 +1,165 @@
+"""The keys of the store and what they hold. Every value is JSON with a version; an unknown one is never skipped in silence."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from penstock.metadata.store import StoreError
+from penstock.model.ids import TopicId, format_topic_id
+
+VERSION: Final = 1
+CHUNK_PARTITIONS: Final = 64  # partitions of a topic that share a key
+
+META: Final = "meta"
+CONTROLLER: Final = "controller"
+PRODUCER_IDS: Final = "pid"
+
+_encoder: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+_decoder: Final = json.JSONDecoder()
+
+
+class Endpoint(NamedTuple):
+    """Where clients reach a broker through one of its listeners."""
+
+    host: str
+    port: int
+
+
+class LiveBroker(NamedTuple):
+    """A running broker, as it announced itself. The lease of its key is its session."""
+
+    incarnation: str
+    listeners: Mapping[str, Endpoint]
+    rack: str | None
+    directory_id: str
+    lease: int
+    last_shutdown: str = "clean"  # clean, process-crash or power
+    previous_epoch: int = 0
+
+
+class Registration(NamedTuple):
+    """A member of the cluster, running or not, as the controller knows it."""
+
+    epoch: int
+    rack: str | None
+    fenced: bool
+    directory_id: str
+
+
+class PartitionImage(NamedTuple):
+    leader: int  # -1: nobody leads
+    leader_epoch: int
+    partition_epoch: int
+    replicas: tuple[int, ...]  # the first is the preferred leader
+    isr: tuple[int, ...]
+    elr: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    recovering: bool = False
+
+
+# keys
+
+
+def live_key(broker_id: int) -> str:
+    return f"live/{broker_id}"
+
+
+def registration_key(broker_id: int) -> str:
+    return f"reg/{broker_id}"
+
+
+def topic_key(name: str) -> str:
+    return f"t/{name}"
+
+
+def chunks_prefix(topic_id: TopicId) -> str:
+    return f"p/{format_topic_id(topic_id)}/"
+
+
+def chunk_key(topic_id: TopicId, chunk: int) -> str:
+    return f"p/{format_topic_id(topic_id)}/{chunk:05}"
+
+
+def tombstone_key(topic_id: TopicId) -> str:
+    return f"dead/{format_topic_id(topic_id)}"
+
+
+def topic_config_key(name: str) -> str:
+    return f"cfg/topic/{name}"
+
+
+def broker_config_key(name: str) -> str:
+    """`name` is a broker's id, or empty for the defaults of all brokers."""
+    return f"cfg/broker/{name}"
+
+
+# values
+
+
+def encode(**fields: Any) -> bytes:
+    return _encoder.encode({"v": VERSION, **fields}).encode()
+
+
+def decode(key: str, value: bytes) -> dict[str, Any]:
+    try:
+        fields = _decoder.decode(value.decode())
+    except ValueError as error:
+        raise StoreError(f"metadata key {key} cannot be read: {error}") from None
+    version = fields.get("v") if isinstance(fields, dict) else None
+    if version != VERSION:
+        raise StoreError(
+            f"metadata key {key} has version {version}; this broker understands {VERSION}: upgrade it"
+        )
+    checked: dict[str, Any] = fields
+    return checked
+
+
+def encode_live(live: LiveBroker) -> bytes:
+    return encode(**live._asdict())
+
+
+def decode_live(fields: Mapping[str, Any]) -> LiveBroker:
+    listeners = {name: Endpoint(*at) for name, at in fields["listeners"].items()}
+    return LiveBroker(
+        **{name: fields[name] for name in LiveBroker._fields if name != "listeners"},
+        listeners=listeners,
+    )
+
+
+def encode_registration(registration: Registration) -> bytes:
+    return encode(**registration._asdict())
+
+
+def decode_registration(fields: Mapping[str, Any]) -> Registration:
+    return Registration(**{name: fields[name] for name in Registration._fields})
+
+
+def encode_chunk(partitions: Sequence[PartitionImage]) -> bytes:
+    """Rows without names, and without the empty lists at their end: this is the bulk of all metadata."""
+    return encode(p=[_row(partition) for partition in partitions])
+
+
+def decode_chunk(
+    fields: Mapping[str, Any], shared: dict[tuple[int, ...], tuple[int, ...]]
+) -> tuple[PartitionImage, ...]:
+    """`shared` keeps one tuple for all partitions with the same replicas: there are few of those."""
+
+    def lists(ids: list[int]) -> tuple[int, ...]:
+        known = tuple(ids)
+        return shared.setdefault(known, known)
+
+    return tuple(
+        [
+            PartitionImage(row[0], row[1], row[2], lists(row[3]), lists(row[4]))
+            if len(row) == 5
+            else PartitionImage._make([*row[:3], *(lists(ids) for ids in row[3:8]), bool(row[8])])
+            for row in fields["p"]
+        ]
+    )
+
+
+def _row(partition: PartitionImage) -> Sequence[Any]:
+    if any(partition[5:]):
+        return partition
+    return partition[:5]
