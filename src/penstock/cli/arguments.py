@@ -16,10 +16,6 @@ class UsageError(Exception):
     """Arguments that are each well formed but make no sense together: exit code 2."""
 
 
-class CommandFailed(Exception):
-    """What was asked for could not be done, and the message says why: exit code 1."""
-
-
 class Parser(argparse.ArgumentParser):
     """argparse whose errors are one line, and whose help keeps the layout of its examples."""
 

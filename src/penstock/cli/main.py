@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock import __version__
-from penstock.cli.arguments import CommandFailed, Parser, UsageError, examples
+from penstock.cli.arguments import Parser, UsageError, examples
 from penstock.model.errors import BrokerError, StorageFault
 
 COMMANDS: Final = {
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail("interrupted", 1)
     except OSError as error:
         return _fail(_explain(error), 1)
-    except (CommandFailed, BrokerError, StorageFault) as error:
+    except (BrokerError, StorageFault) as error:
         return _fail(str(error), 1)
     except Exception as error:  # noqa: BLE001  # a bug of ours: still one line, with the way to more
         return _report_bug(error)

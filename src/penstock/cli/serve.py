@@ -10,7 +10,7 @@ from typing import Final
 
 import uvloop
 
-from penstock.cli.arguments import CommandFailed, UsageError, examples
+from penstock.cli.arguments import UsageError, examples
 from penstock.model.errors import InvalidConfig
 from penstock.node.settings import FLAGS, Settings, load_settings, render_toml
 
@@ -103,15 +103,12 @@ def _print_config(settings: Settings, *, as_json: bool) -> None:
 
 
 async def _serve(settings: Settings) -> int:
-    from penstock.node.node import Node, StartFailed
+    from penstock.node.node import Node
 
     stop = asyncio.Event()
     _end_on_signals(stop)
     node = Node(settings)
-    try:
-        await node.start()
-    except StartFailed as error:
-        raise CommandFailed(str(error)) from error
+    await node.start()
     print(node.ready_line, flush=True)
     await stop.wait()
     await node.stop()

@@ -162,22 +162,21 @@ class Connection(asyncio.Protocol):
             raise nonsense from error
 
     async def _agree_on_versions(self, timeout_ms: int) -> None:
-        answer = await self._ask_versions(_FIRST_API_VERSIONS, timeout_ms)
-        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            answer = await self._ask_versions(0, timeout_ms)
+        """A refusal comes in a format of its own, which not everyone gets right: only its code is read."""
+        request = ApiVersionsRequest(
+            client_software_name="penstock", client_software_version=__version__
+        )
+        version = _FIRST_API_VERSIONS
+        frame = await self._exchange(request, version, timeout_ms)
+        if int.from_bytes(frame[4:6], "big") == ErrorCode.UNSUPPORTED_VERSION:
+            version = 0
+            frame = await self._exchange(request, version, timeout_ms)
+        answer = self._decode(frame, ApiVersionsResponse, version)
         if answer.error_code != ErrorCode.NONE:
             raise _nonsense(self.address, f"ApiVersions failed with error {answer.error_code}")
         self._versions = {
             api.api_key: range(api.min_version, api.max_version + 1) for api in answer.api_keys
         }
-
-    async def _ask_versions(self, version: int, timeout_ms: int) -> ApiVersionsResponse:
-        request = ApiVersionsRequest(
-            client_software_name="penstock", client_software_version=__version__
-        )
-        frame = await self._exchange(request, version, timeout_ms)
-        refused = int.from_bytes(frame[4:6], "big") == ErrorCode.UNSUPPORTED_VERSION
-        return self._decode(frame, ApiVersionsResponse, 0 if refused else version)
 
     # what the event loop calls
 

@@ -61,8 +61,8 @@ class InProcessHost:
         self._ask_to_stop = partial(asyncio.get_running_loop().call_soon_threadsafe, stop.set)
         node = Node(load_settings(options=[f"{name}={value}" for name, value in options.items()]))
         await node.start()
-        http = node.http_address
-        ready.set_result(Endpoints(node.bootstrap, http and str(http), os.getpid()))
+        http = None if node.http == "off" else node.http
+        ready.set_result(Endpoints(node.bootstrap, http, os.getpid()))
         await stop.wait()
         await node.stop()
 
