@@ -20,7 +20,7 @@ from penstock.records.batch import BatchHeader, iter_headers, verify
 from penstock.records.compression import Codec
 from penstock.records.control import decode_marker
 from penstock.records.record import Record, decode_records
-from penstock.storage import index, sealed, txn_index
+from penstock.storage import index, sealed, snapshot, txn_index
 
 Facts = dict[str, Any]
 
@@ -200,27 +200,47 @@ def _base_offset(file: Path) -> int:
     return int(file.stem)
 
 
-def _state(file: Path) -> Iterator[Facts]:
-    """A small state file: its one list, an entry a line, or else all of it."""
-    data = file.read_bytes()
-    name = data[:64].split(b" ", 1)[0].decode(errors="replace")
-    yield sealed.decode(name, data)
+def _producers(file: Path) -> Iterator[Facts]:
+    """The state at each offset of the snapshot: producers, then segments with aborted transactions."""
+    for section, _ in snapshot.decode(file.read_bytes()):
+        for producer_id, producer in section.producers:
+            yield {
+                "at_offset": section.offset,
+                "producer_id": producer_id,
+                "producer_epoch": producer.epoch,
+                "next_sequence": producer.next_sequence,
+                "last_time": format_time(producer.last_timestamp_ms),
+                "coordinator_epoch": producer.coordinator_epoch,
+                "txn_first_offset": producer.txn_first_offset,
+                "batches": [list(batch) for batch in producer.batches],
+            }
+        for base_offset, digest in section.aborted.items():
+            yield {
+                "at_offset": section.offset,
+                "segment": base_offset,
+                "aborted_transactions": digest.count,
+                "crc": f"{digest.crc:#010x}",
+            }
+
+
+def _sealed(file: Path) -> Iterator[Facts]:
+    yield sealed.decode(file.name, file.read_bytes())
 
 
 _DECODERS: Final[dict[str, Callable[[Path], Iterator[Facts]]]] = {
     ".index": _offset_index,
     ".timeindex": _time_index,
     ".txnindex": _txn_index,
+    "leader-epochs": _sealed,
+    "producers.snapshot": _producers,
+    "partition.metadata": _sealed,
 }
-_STATE_FILES: Final = ("leader-epochs", "producers.snapshot")
 
 
 def _decoder(file: Path) -> Callable[[Path], Iterator[Facts]] | None:
     if file.suffix == ".log":
         return lambda path: _batches(path, records=False)
-    if file.name in _STATE_FILES:
-        return _state
-    return _DECODERS.get(file.suffix)
+    return _DECODERS.get(file.name) or _DECODERS.get(file.suffix)
 
 
 def _text(facts: Facts) -> str:

@@ -9,8 +9,8 @@ from penstock.records.builder import build_batch
 from penstock.records.compression import Codec
 from penstock.records.control import ControlType, EndMarker, build_marker
 from penstock.records.record import Record
-from penstock.storage import txn_index
-from penstock.storage.epochs import Epochs
+from penstock.storage import sealed, snapshot, txn_index
+from penstock.storage.producers import Producer, Producers
 
 SEGMENT = "00000000000000000100"
 RECORDS = [
@@ -139,15 +139,31 @@ def test_indexes_are_shown_with_absolute_offsets(
 
 def test_a_state_file_shows_its_content(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "leader-epochs"
-    file.write_bytes(Epochs([(0, 0), (3, 120)]).encode())
+    file.write_bytes(sealed.encode("leader-epochs", {"epochs": [(0, 0), (3, 120)]}))
     assert dump(capsys, str(file)) == [{"epochs": [[0, 0], [3, 120]]}]
+
+
+def test_a_snapshot_shows_every_producer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    producer = Producer(3)
+    producer.next_sequence = 17
+    producers = Producers()
+    producers.restore([(9, producer)])
+    section = snapshot.section_of(200, producers, {100: txn_index.Digest(2, 7)})
+    file = tmp_path / "producers.snapshot"
+    file.write_bytes(snapshot.encode([section]))
+    shown, aborted = dump(capsys, str(file))
+    assert (shown["at_offset"], shown["producer_id"], shown["producer_epoch"]) == (200, 9, 3)
+    assert shown["next_sequence"] == 17
+    assert aborted["aborted_transactions"] == 2
 
 
 def test_a_damaged_state_file_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "leader-epochs"
-    file.write_bytes(Epochs([(0, 0)]).encode()[:-3])
+    file.write_bytes(sealed.encode("leader-epochs", {})[:-3])
     assert main(["log", "dump", str(file)]) == 1
     assert "leader-epochs" in capsys.readouterr().err
 
