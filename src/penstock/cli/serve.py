@@ -5,15 +5,17 @@ import json
 import os
 import signal
 from argparse import ArgumentParser, Namespace
+from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
 from pathlib import Path
 from typing import Final
 
 import uvloop
 
 from penstock.cli.arguments import UsageError, examples
-from penstock.model.errors import InvalidConfig
+from penstock.model.errors import BrokerError, InvalidConfig, StorageFault
 from penstock.node.settings import FLAGS, Settings, load_settings, render_toml
 
+_BIND_ERRORS: Final = (EADDRINUSE, EADDRNOTAVAIL, EACCES)
 _REPEATABLE: Final = ("--listen", "--advertise")
 
 
@@ -103,12 +105,22 @@ def _print_config(settings: Settings, *, as_json: bool) -> None:
 
 
 async def _serve(settings: Settings) -> int:
+    from penstock.metadata.store import StoreError
     from penstock.node.node import Node
 
     stop = asyncio.Event()
     _end_on_signals(stop)
     node = Node(settings)
-    await node.start()
+    try:
+        await node.start()
+    except InvalidConfig as error:
+        raise UsageError(str(error)) from None
+    except StoreError as error:
+        raise StorageFault(str(error)) from None
+    except OSError as error:
+        if error.errno not in _BIND_ERRORS or error.filename is not None:
+            raise
+        raise BrokerError(_cannot_listen(settings, error)) from None
     print(node.ready_line, flush=True)
     await stop.wait()
     await node.stop()
@@ -126,3 +138,13 @@ def _end_on_signals(stop: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked)
+
+
+def _cannot_listen(settings: Settings, error: OSError) -> str:
+    addresses = [str(listener.bind) for listener in settings.listeners]
+    if settings.http is not None:
+        addresses.append(f"{settings.http} (http)")
+    return (
+        f"cannot listen on {' and '.join(addresses)}: {os.strerror(error.errno or 0).lower()}; "
+        "is another broker running there? choose other addresses with --listen and --http"
+    )

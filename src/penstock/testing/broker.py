@@ -99,15 +99,15 @@ class Broker:
     def stop(self) -> None:
         """Ends it as an operator would; the data stays until `close`."""
         if self._endpoints is not None:
-            self._endpoints, last = None, self._endpoints
+            self._keep_address(self._endpoints)
+            self._endpoints = None
             self._host.stop()
-            self._keep_address(last)
 
     def kill(self) -> None:
         """Ends a subprocess with SIGKILL: nothing is flushed, nothing is said."""
-        self._endpoints, last = None, self._running()
+        self._keep_address(self._running())
         self._host.kill()
-        self._keep_address(last)
+        self._endpoints = None
 
     def restart(self) -> Self:
         """Starts again on the same data and the same port, so that clients find it."""
