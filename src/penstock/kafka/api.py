@@ -1,23 +1,13 @@
-"""Every Kafka API this broker speaks: one row each. ApiVersions is answered from this table."""
+"""What a row of the table of APIs says, and the codecs that come with it."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 from penstock.kafka.context import Context
-from penstock.kafka.handlers import api_versions, fetch, list_offsets, metadata, produce
-from penstock.model.errors import BrokerError, ErrorCode
+from penstock.model.errors import BrokerError
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.fields import Chunk
 from penstock.wire.header import response_header_version
-from penstock.wire.messages.api_versions import (
-    ApiVersion,
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-)
-from penstock.wire.messages.fetch import FetchRequest, FetchResponse
-from penstock.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
-from penstock.wire.messages.produce import ProduceRequest, ProduceResponse
 from penstock.wire.schema import Message, decode_for, encode_for
 
 Request = TypeVar("Request", bound=Message)
@@ -69,7 +59,7 @@ class Api(Generic[Request, Response]):
         return response_header_version(self.key, version) == 1
 
 
-def _api(
+def row(
     key: ApiKey,
     versions: tuple[int, int],
     request: type[Request],
@@ -100,41 +90,3 @@ def _api(
         advertise_from=versions[0] if advertise_from is None else advertise_from,
         pipelined=pipelined,
     )
-
-
-APIS: dict[int, Api[Any, Any]] = {
-    api.key: api
-    for api in (
-        _api(
-            ApiKey.PRODUCE, (3, 13), ProduceRequest, ProduceResponse, produce.handle,
-            refuse=produce.refuse, pipelined=True, advertise_from=0,  # KAFKA-18659
-        ),
-        _api(ApiKey.FETCH, (4, 17), FetchRequest, FetchResponse, fetch.handle),
-        _api(
-            ApiKey.LIST_OFFSETS, (1, 10), ListOffsetsRequest, ListOffsetsResponse,
-            list_offsets.handle, refuse=list_offsets.refuse,
-        ),
-        _api(
-            ApiKey.METADATA, (0, 13), MetadataRequest, MetadataResponse, metadata.handle,
-            refuse=metadata.refuse,
-        ),
-        _api(
-            ApiKey.API_VERSIONS, (0, 4), ApiVersionsRequest, ApiVersionsResponse,
-            lambda request, context: api_versions.handle(request, context, advertised()),
-        ),
-    )
-}  # fmt: skip
-
-
-def advertised() -> list[ApiVersion]:
-    return [
-        ApiVersion(api_key=api.key, min_version=api.advertise_from, max_version=api.max_version)
-        for api in sorted(APIS.values(), key=lambda api: api.key)
-    ]
-
-
-def unsupported_version_reply(api: Api[Any, Any]) -> Message | None:
-    """Only ApiVersions can answer a version it does not know, in v0 and with what it does know."""
-    if api.key != ApiKey.API_VERSIONS:
-        return None
-    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=advertised())

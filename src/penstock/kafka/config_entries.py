@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from penstock.metadata.config_changes import BrokerLayers
 from penstock.model.configs import (
     BROKER_SETTINGS,
     TOPIC_SETTINGS,
@@ -23,6 +24,9 @@ class Source(IntEnum):
     DEFAULT = 5
 
 
+_LAYERS: Final = (Source.BROKER, Source.ALL_BROKERS, Source.STATIC)  # of BrokerLayers
+
+
 class Synonym(NamedTuple):
     name: str
     value: str | None
@@ -35,27 +39,6 @@ class Entry(NamedTuple):
     source: Source
     read_only: bool
     synonyms: Sequence[Synonym]  # the first is the one in force
-
-
-class BrokerLayers(NamedTuple):
-    """What was set for a broker, from the strongest to the weakest."""
-
-    own: Mapping[str, str]
-    all_brokers: Mapping[str, str]
-    static: Mapping[str, str]
-
-    def synonyms(self, names: Sequence[str]) -> Iterator[Synonym]:
-        """Every place that gives one of `names` a value, in the order in which they count."""
-        for layer, source in zip(
-            self, (Source.BROKER, Source.ALL_BROKERS, Source.STATIC), strict=True
-        ):
-            for name in names:
-                if name in layer:
-                    yield _synonym(BROKER_SETTINGS[name], layer[name], source)
-        for name in names:
-            setting = BROKER_SETTINGS[name]
-            if setting.default is not None:
-                yield _synonym(setting, setting.render(setting.default), Source.DEFAULT)
 
 
 def topic_entries(
@@ -79,7 +62,7 @@ def all_brokers_entries(layers: BrokerLayers) -> list[Entry]:
 def _topic_entry(
     setting: Setting, config: TopicConfig, overrides: Mapping[str, str], layers: BrokerLayers
 ) -> Entry:
-    synonyms = list(layers.synonyms(setting.synonyms))
+    synonyms = list(_synonyms(setting.synonyms, layers))
     value = setting.render(getattr(config, setting.attribute))
     if setting.name in overrides:
         value = overrides[setting.name]
@@ -94,7 +77,7 @@ def _topic_entry(
 
 
 def _broker_entry(setting: Setting, layers: BrokerLayers) -> Entry:
-    synonyms = list(layers.synonyms(setting.synonyms or (setting.name,)))
+    synonyms = list(_synonyms(setting.synonyms or (setting.name,), layers))
     own = [synonym for synonym in synonyms if synonym.name == setting.name]
     return Entry(
         setting,
@@ -110,6 +93,18 @@ def _all_brokers_entry(setting: Setting, value: str) -> Entry:
     return Entry(
         setting, synonym.value, synonym.source, setting.update is Update.READ_ONLY, [synonym]
     )
+
+
+def _synonyms(names: Sequence[str], layers: BrokerLayers) -> Iterator[Synonym]:
+    """Every place that gives one of `names` a value, in the order in which they count."""
+    for layer, source in zip(layers, _LAYERS, strict=True):
+        for name in names:
+            if name in layer:
+                yield _synonym(BROKER_SETTINGS[name], layer[name], source)
+    for name in names:
+        setting = BROKER_SETTINGS[name]
+        if setting.default is not None:
+            yield _synonym(setting, setting.render(setting.default), Source.DEFAULT)
 
 
 def _synonym(setting: Setting, value: str | None, source: Source) -> Synonym:

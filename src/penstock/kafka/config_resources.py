@@ -1,9 +1,12 @@
 """What has settings, by Kafka's numbers, and who may see or change the settings of what."""
 
+from collections.abc import Mapping
 from enum import IntEnum
+from typing import Final
 
 from penstock.kafka.context import Context
 from penstock.kafka.security import CLUSTER_NAME, Operation, ResourceType
+from penstock.metadata.config_changes import ALL_BROKERS, Resource
 from penstock.model.errors import BrokerError, ErrorCode
 
 
@@ -15,36 +18,33 @@ class ConfigResourceType(IntEnum):
     GROUP = 32
 
 
-_OWNERS = {
+_OWNERS: Final[Mapping[int, ResourceType]] = {
     ConfigResourceType.TOPIC: ResourceType.TOPIC,
     ConfigResourceType.GROUP: ResourceType.GROUP,
 }  # the settings of everything else belong to the cluster
 
 
-def authorize(
+def authorize_settings(
     operation: Operation, resource_type: int, name: str, context: Context
-) -> ConfigResourceType:
-    """The type that the number stands for, once the principal is known to be allowed."""
-    try:
-        known = ConfigResourceType(resource_type)
-    except ValueError:
-        context.authorize(operation, ResourceType.CLUSTER)
-        raise invalid(f"unknown resource type {resource_type}") from None
-    owner = _OWNERS.get(known, ResourceType.CLUSTER)
+) -> Resource:
+    """Whose settings these are, once the principal is known to be allowed."""
+    owner = _OWNERS.get(resource_type, ResourceType.CLUSTER)
     context.authorize(operation, owner, CLUSTER_NAME if owner is ResourceType.CLUSTER else name)
-    return known
+    if resource_type == ConfigResourceType.TOPIC:
+        return Resource.TOPIC
+    if resource_type == ConfigResourceType.BROKER:
+        _check_broker_name(name, context)
+        return Resource.BROKER
+    raise BrokerError(
+        f"resource type {resource_type} has no settings here; topics (2) and brokers (4) have",
+        ErrorCode.INVALID_REQUEST,
+    )
 
 
-def check_broker_name(name: str, context: Context) -> None:
-    """A broker answers for itself: the empty name means the defaults of all brokers."""
-    if name not in ("", str(context.broker_id)):
-        raise invalid(f"this is broker {context.broker_id}; the request is for broker '{name}'")
-
-
-def unsupported(resource: ConfigResourceType) -> BrokerError:
-    what = resource.name.lower().replace("_", " ")
-    return invalid(f"the settings of a {what} cannot be described or changed here")
-
-
-def invalid(message: str) -> BrokerError:
-    return BrokerError(message, ErrorCode.INVALID_REQUEST)
+def _check_broker_name(name: str, context: Context) -> None:
+    """A broker answers for itself, and for the settings of all brokers."""
+    if name not in (ALL_BROKERS, str(context.broker_id)):
+        raise BrokerError(
+            f"this is broker {context.broker_id}; ask broker '{name}' for its own settings",
+            ErrorCode.INVALID_REQUEST,
+        )

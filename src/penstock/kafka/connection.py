@@ -15,12 +15,14 @@ from collections.abc import Coroutine
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.kafka.api import APIS, Api, unsupported_version_reply
+from penstock.kafka.api import Api
+from penstock.kafka.apis import APIS, unsupported_version_reply
 from penstock.kafka.context import Context
-from penstock.kafka.security import ANONYMOUS, Principal
 from penstock.kafka.hangup import HangUp
+from penstock.kafka.security import ANONYMOUS, Principal
 from penstock.model.errors import BrokerError
 from penstock.storage.files import FileSlice
+from penstock.wire.api_keys import ApiKey
 from penstock.wire.fields import Chunk
 from penstock.wire.header import RequestHeader, decode_request_header
 from penstock.wire.primitives import MalformedMessage
@@ -36,6 +38,7 @@ _HEAD: Final = Struct(">ii")  # size, correlation id
 _FLEXIBLE_HEAD: Final = Struct(">iib")  # and no tagged fields
 _SMALLEST_FRAME_BYTES: Final = 8
 _LARGE_FRAME_BYTES: Final = 64 << 10  # a larger frame gets a buffer of its own
+_LARGEST_PLAIN_FRAME_BYTES: Final = 16 << 20
 _FLUSH_AT_BYTES: Final = 256 << 10  # answers queued in memory before they are sent
 _COPIED_SLICE_BYTES: Final = 16 << 10  # below this, one copy is cheaper than a second system call
 _MAX_UNANSWERED: Final = 1000  # produces of one connection that wait for acknowledgement
@@ -178,7 +181,7 @@ class Connection:
                 )
             stop = position + 4 + size
             if stop > end:
-                if size > _LARGE_FRAME_BYTES:
+                if size > _LARGE_FRAME_BYTES and end - position >= 6:
                     self._begin_frame(bytes(view[position + 4 : end]), size)
                     position = end
                 break
@@ -193,6 +196,14 @@ class Connection:
         self._flush()
 
     def _begin_frame(self, front: bytes, size: int) -> None:
+        """Give a large frame a buffer of its own. Only records may be really large: anything else
+        becomes Python objects, many times the size of their bytes."""
+        api_key = int.from_bytes(front[:2], "big")
+        if size > _LARGEST_PLAIN_FRAME_BYTES and api_key != ApiKey.PRODUCE:
+            raise HangUp(
+                f"a frame of {size} bytes for api {api_key}; the limit for all but Produce is "
+                f"{_LARGEST_PLAIN_FRAME_BYTES}"
+            )
         buffer = self._loop.memory.take(size)
         if buffer is None:  # try again when another connection is done with its buffer
             self._tail = _SIZE.pack(size) + front

@@ -30,7 +30,6 @@ class Services:
     """The broker behind every connection, put together by the node."""
 
     broker_id: int
-    config: BrokerConfig
     clock: Clock
     replicas: Replicas
     cluster: Cluster
@@ -43,7 +42,7 @@ class Services:
 class Context:
     """One request."""
 
-    __slots__ = ("client_host", "header", "listener", "principal", "received_ms", "services")
+    __slots__ = ("client_host", "header", "listener", "principal", "services")
 
     def __init__(
         self,
@@ -69,7 +68,8 @@ class Context:
 
     @property
     def config(self) -> BrokerConfig:
-        return self.services.config
+        """The settings in force; some of them change while the broker runs."""
+        return self.services.cluster.config
 
     @property
     def clock(self) -> Clock:

@@ -113,9 +113,7 @@ class FetchSessions:
         session.update(request)
         return session, list(session.partitions.values()), True
 
-    def _begin(
-        self, wanted: list[FetchPartition], by_id: bool, now_ms: int
-    ) -> FetchSession | None:
+    def _begin(self, wanted: list[FetchPartition], by_id: bool, now_ms: int) -> FetchSession | None:
         if len(self._sessions) >= self._limit and not self._evict(now_ms):
             return None
         session_id = self._new_id()

@@ -1,0 +1,155 @@
+"""Every Kafka API this broker speaks: one row each. ApiVersions is answered from this table."""
+
+from typing import Any
+
+from penstock.kafka.api import Api
+from penstock.kafka.api import row as _api
+from penstock.kafka.context import Context
+from penstock.kafka.handlers import (
+    alter_configs,
+    alter_partition_reassignments,
+    api_versions,
+    create_acls,
+    create_partitions,
+    create_topics,
+    delete_acls,
+    delete_records,
+    delete_topics,
+    describe_acls,
+    describe_client_quotas,
+    describe_cluster,
+    describe_configs,
+    describe_log_dirs,
+    describe_producers,
+    describe_topic_partitions,
+    describe_user_scram_credentials,
+    elect_leaders,
+    fetch,
+    find_coordinator,
+    incremental_alter_configs,
+    init_producer_id,
+    list_config_resources,
+    list_groups,
+    list_offsets,
+    list_partition_reassignments,
+    metadata,
+    offset_for_leader_epoch,
+    produce,
+)
+from penstock.model.errors import ErrorCode
+from penstock.wire.api_keys import ApiKey
+from penstock.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from penstock.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
+from penstock.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from penstock.wire.messages.create_acls import CreateAclsRequest, CreateAclsResponse
+from penstock.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+)
+from penstock.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from penstock.wire.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
+from penstock.wire.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
+from penstock.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from penstock.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from penstock.wire.messages.describe_client_quotas import (
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
+from penstock.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from penstock.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from penstock.wire.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from penstock.wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+)
+from penstock.wire.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
+from penstock.wire.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
+from penstock.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+from penstock.wire.messages.fetch import FetchRequest, FetchResponse
+from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from penstock.wire.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from penstock.wire.messages.list_config_resources import (
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+from penstock.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from penstock.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from penstock.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
+from penstock.wire.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+from penstock.wire.messages.produce import ProduceRequest, ProduceResponse
+from penstock.wire.schema import Message
+
+
+def _api_versions(request: ApiVersionsRequest, context: Context) -> ApiVersionsResponse:
+    return api_versions.handle(request, context, advertised())
+
+
+# fmt: off
+_ROWS: tuple[Api[Any, Any], ...] = (
+    _api(ApiKey.PRODUCE, (3, 13), ProduceRequest, ProduceResponse, produce.handle, refuse=produce.refuse, pipelined=True, advertise_from=0),  # KAFKA-18659
+    _api(ApiKey.FETCH, (4, 17), FetchRequest, FetchResponse, fetch.handle),
+    _api(ApiKey.LIST_OFFSETS, (1, 10), ListOffsetsRequest, ListOffsetsResponse, list_offsets.handle, refuse=list_offsets.refuse),
+    _api(ApiKey.METADATA, (0, 13), MetadataRequest, MetadataResponse, metadata.handle, refuse=metadata.refuse),
+    _api(ApiKey.FIND_COORDINATOR, (0, 6), FindCoordinatorRequest, FindCoordinatorResponse, find_coordinator.handle, refuse=find_coordinator.refuse),
+    _api(ApiKey.LIST_GROUPS, (0, 5), ListGroupsRequest, ListGroupsResponse, list_groups.handle),
+    _api(ApiKey.CREATE_TOPICS, (2, 7), CreateTopicsRequest, CreateTopicsResponse, create_topics.handle, refuse=create_topics.refuse),
+    _api(ApiKey.DELETE_TOPICS, (1, 6), DeleteTopicsRequest, DeleteTopicsResponse, delete_topics.handle, refuse=delete_topics.refuse),
+    _api(ApiKey.DELETE_RECORDS, (0, 2), DeleteRecordsRequest, DeleteRecordsResponse, delete_records.handle, refuse=delete_records.refuse),
+    _api(ApiKey.INIT_PRODUCER_ID, (0, 5), InitProducerIdRequest, InitProducerIdResponse, init_producer_id.handle, refuse=init_producer_id.refuse),
+    _api(ApiKey.OFFSET_FOR_LEADER_EPOCH, (2, 4), OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, offset_for_leader_epoch.handle, refuse=offset_for_leader_epoch.refuse),
+    _api(ApiKey.DESCRIBE_ACLS, (1, 3), DescribeAclsRequest, DescribeAclsResponse, describe_acls.handle),
+    _api(ApiKey.CREATE_ACLS, (1, 3), CreateAclsRequest, CreateAclsResponse, create_acls.handle, refuse=create_acls.refuse),
+    _api(ApiKey.DELETE_ACLS, (1, 3), DeleteAclsRequest, DeleteAclsResponse, delete_acls.handle, refuse=delete_acls.refuse),
+    _api(ApiKey.DESCRIBE_CONFIGS, (1, 4), DescribeConfigsRequest, DescribeConfigsResponse, describe_configs.handle, refuse=describe_configs.refuse),
+    _api(ApiKey.ALTER_CONFIGS, (0, 2), AlterConfigsRequest, AlterConfigsResponse, alter_configs.handle, refuse=alter_configs.refuse),
+    _api(ApiKey.DESCRIBE_LOG_DIRS, (1, 4), DescribeLogDirsRequest, DescribeLogDirsResponse, describe_log_dirs.handle),
+    _api(ApiKey.CREATE_PARTITIONS, (0, 3), CreatePartitionsRequest, CreatePartitionsResponse, create_partitions.handle, refuse=create_partitions.refuse),
+    _api(ApiKey.ELECT_LEADERS, (0, 2), ElectLeadersRequest, ElectLeadersResponse, elect_leaders.handle, refuse=elect_leaders.refuse),
+    _api(ApiKey.INCREMENTAL_ALTER_CONFIGS, (0, 1), IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, incremental_alter_configs.handle, refuse=incremental_alter_configs.refuse),
+    _api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, (0, 1), AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, alter_partition_reassignments.handle),
+    _api(ApiKey.LIST_PARTITION_REASSIGNMENTS, (0, 0), ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse, list_partition_reassignments.handle),
+    _api(ApiKey.DESCRIBE_CLIENT_QUOTAS, (0, 1), DescribeClientQuotasRequest, DescribeClientQuotasResponse, describe_client_quotas.handle, refuse=describe_client_quotas.refuse),
+    _api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, (0, 0), DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse, describe_user_scram_credentials.handle),
+    _api(ApiKey.DESCRIBE_CLUSTER, (0, 2), DescribeClusterRequest, DescribeClusterResponse, describe_cluster.handle),
+    _api(ApiKey.DESCRIBE_PRODUCERS, (0, 0), DescribeProducersRequest, DescribeProducersResponse, describe_producers.handle, refuse=describe_producers.refuse),
+    _api(ApiKey.LIST_CONFIG_RESOURCES, (0, 1), ListConfigResourcesRequest, ListConfigResourcesResponse, list_config_resources.handle),
+    _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, (0, 0), DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, describe_topic_partitions.handle, refuse=describe_topic_partitions.refuse),
+    _api(ApiKey.API_VERSIONS, (0, 4), ApiVersionsRequest, ApiVersionsResponse, _api_versions),
+)
+# fmt: on
+
+APIS: dict[int, Api[Any, Any]] = {api.key: api for api in sorted(_ROWS, key=lambda api: api.key)}
+
+
+def advertised() -> list[ApiVersion]:
+    return [
+        ApiVersion(api_key=api.key, min_version=api.advertise_from, max_version=api.max_version)
+        for api in APIS.values()
+    ]
+
+
+def unsupported_version_reply(api: Api[Any, Any]) -> Message | None:
+    """Only ApiVersions can answer a version it does not know, in v0 and with what it does know."""
+    if api.key != ApiKey.API_VERSIONS:
+        return None
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=advertised())

@@ -1,0 +1,107 @@
+"""CreateTopics: each topic is created or refused by itself; with `validate_only` none is created."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from penstock.kafka.config_entries import Entry, topic_entries
+from penstock.kafka.context import Context
+from penstock.kafka.security import CLUSTER_NAME, Operation, ResourceType
+from penstock.kafka.timeouts import patience_ms
+from penstock.metadata.controller import TopicSpec
+from penstock.metadata.topic_writes import CreatedTopic
+from penstock.model.configs import resolve_topic_config
+from penstock.model.errors import BrokerError, ErrorCode
+from penstock.model.ids import NO_TOPIC_ID
+from penstock.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+
+async def handle(request: CreateTopicsRequest, context: Context) -> CreateTopicsResponse:
+    refused = dict(_refusals(request, context))
+    specs = [_spec(topic) for topic in request.topics if topic.name not in refused]
+    outcomes = await context.cluster.create_topics(
+        specs,
+        validate_only=request.validate_only,
+        timeout_ms=patience_ms(request.timeout_ms),
+    )
+    results = [
+        _refused(spec.name, outcome)
+        if isinstance(outcome, BrokerError)
+        else _created(outcome, request, context)
+        for spec, outcome in zip(specs, outcomes, strict=True)
+    ]
+    results += [_refused(name, error) for name, error in refused.items()]
+    return CreateTopicsResponse(topics=results)
+
+
+def refuse(request: CreateTopicsRequest, error: BrokerError) -> CreateTopicsResponse:
+    return CreateTopicsResponse(topics=[_refused(topic.name, error) for topic in request.topics])
+
+
+def _refusals(request: CreateTopicsRequest, context: Context) -> Iterable[tuple[str, BrokerError]]:
+    """What is refused before the cluster is asked, by name."""
+    counts = Counter(topic.name for topic in request.topics)
+    may_create_any = context.allows(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
+    for name, count in counts.items():
+        try:
+            if not may_create_any:
+                context.authorize(Operation.CREATE, ResourceType.TOPIC, name)
+        except BrokerError as error:
+            yield name, error
+        else:
+            if count > 1:
+                message = f"topic '{name}' is named more than once"
+                yield name, BrokerError(message, ErrorCode.INVALID_REQUEST)
+
+
+def _spec(asked: CreatableTopic) -> TopicSpec:
+    return TopicSpec(
+        asked.name,
+        asked.num_partitions,
+        asked.replication_factor,
+        {assignment.partition_index: assignment.broker_ids for assignment in asked.assignments},
+        {config.name: config.value for config in asked.configs},
+    )
+
+
+def _created(
+    topic: CreatedTopic, request: CreateTopicsRequest, context: Context
+) -> CreatableTopicResult:
+    result = CreatableTopicResult(
+        name=topic.name,
+        topic_id=NO_TOPIC_ID if request.validate_only else topic.id,
+        error_message=None,
+        configs=None,
+    )
+    if not context.allows(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name):
+        result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return result
+    layers = context.cluster.broker_layers
+    config = resolve_topic_config(
+        topic.config, layers.in_force, replication_factor=topic.replication_factor
+    )
+    result.num_partitions = topic.partition_count
+    result.replication_factor = topic.replication_factor
+    result.configs = [_config(entry) for entry in topic_entries(config, topic.config, layers)]
+    return result
+
+
+def _config(entry: Entry) -> CreatableTopicConfigs:
+    return CreatableTopicConfigs(
+        name=entry.setting.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=entry.setting.is_sensitive,
+    )
+
+
+def _refused(name: str, error: BrokerError) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=name, error_code=error.code, error_message=str(error), configs=None
+    )

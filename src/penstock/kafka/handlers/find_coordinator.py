@@ -1,0 +1,101 @@
+"""FindCoordinator: the broker that looks after a group. With one broker, it is this one.
+
+Transactional ids have no coordinator here. They are refused with CLUSTER_AUTHORIZATION_FAILED, the
+one code on which both librdkafka and the Java client give up at once and show our message:
+librdkafka goes on asking after UNSUPPORTED_VERSION or INVALID_REQUEST until init_transactions times
+out, and Java hides the message behind TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
+"""
+
+from typing import Final
+
+from penstock.kafka.context import Context
+from penstock.kafka.security import Operation, ResourceType
+from penstock.metadata.image import Endpoint
+from penstock.model.errors import BrokerError, ErrorCode
+from penstock.wire.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+
+_GROUP: Final = 0
+_TRANSACTION: Final = 1
+_BATCHED_SINCE: Final = 4
+
+
+def handle(request: FindCoordinatorRequest, context: Context) -> FindCoordinatorResponse:
+    if context.version >= _BATCHED_SINCE:
+        return FindCoordinatorResponse(
+            coordinators=[
+                _answer(key, request.key_type, context) for key in request.coordinator_keys
+            ]
+        )
+    return _unbatched(_answer(request.key, request.key_type, context))
+
+
+def refuse(request: FindCoordinatorRequest, error: BrokerError) -> FindCoordinatorResponse:
+    if request.coordinator_keys:
+        return FindCoordinatorResponse(
+            coordinators=[_refused(key, error) for key in request.coordinator_keys]
+        )
+    return _unbatched(_refused(request.key, error))
+
+
+def no_transactions(transactional_id: str) -> BrokerError:
+    return BrokerError(
+        f"transactional id '{transactional_id}' cannot be used: transactions are not available"
+        " on this broker yet; idempotent producers are (leave out transactional.id)",
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    )
+
+
+def _answer(key: str, key_type: int, context: Context) -> Coordinator:
+    try:
+        _check(key, key_type, context)
+        endpoint = _own_endpoint(context)
+    except BrokerError as error:
+        return _refused(key, error)
+    return Coordinator(
+        key=key,
+        node_id=context.broker_id,
+        host=endpoint.host,
+        port=endpoint.port,
+        error_message=None,
+    )
+
+
+def _check(key: str, key_type: int, context: Context) -> None:
+    if key_type == _GROUP:
+        context.authorize(Operation.DESCRIBE, ResourceType.GROUP, key)
+    elif key_type == _TRANSACTION:
+        context.authorize(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key)
+        raise no_transactions(key)
+    else:
+        raise BrokerError(
+            f"coordinators of type {key_type} are not known here", ErrorCode.INVALID_REQUEST
+        )
+
+
+def _own_endpoint(context: Context) -> Endpoint:
+    for broker, endpoint in context.cluster.endpoints(context.listener):
+        if broker.id == context.broker_id:
+            return endpoint
+    raise BrokerError(
+        f"broker {context.broker_id} is not registered yet", ErrorCode.COORDINATOR_NOT_AVAILABLE
+    )
+
+
+def _refused(key: str, error: BrokerError) -> Coordinator:
+    return Coordinator(
+        key=key, node_id=-1, port=-1, error_code=error.code, error_message=str(error)
+    )
+
+
+def _unbatched(found: Coordinator) -> FindCoordinatorResponse:
+    return FindCoordinatorResponse(
+        error_code=found.error_code,
+        error_message=found.error_message,
+        node_id=found.node_id,
+        host=found.host,
+        port=found.port,
+    )
