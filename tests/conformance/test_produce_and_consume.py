@@ -1,6 +1,7 @@
 """What real clients write, real clients read: every pair of them, every codec, whole and in order."""
 
 import shutil
+import urllib.request
 import uuid
 
 import confluent_kafka
@@ -47,7 +48,7 @@ def test_a_message_of_10_mb_passes_where_the_topic_allows_it(
     broker: Broker, client: Client
 ) -> None:
     topic = f"large-{uuid.uuid4().hex[:8]}"
-    broker.create_topic(topic, partitions=1, config={"max.message.bytes": "12000000"})
+    broker.create_topic(topic, partitions=1, settings={"max.message.bytes": "12000000"})
     large = bytes(range(256)) * 40_960
 
     client.produce(broker.bootstrap, topic, [Sent(b"k", large), Sent(b"k", b"after")], "none")
@@ -185,7 +186,9 @@ def test_compressed_batches_are_stored_compressed(broker: Broker, topic: str) ->
 
 def broker_bytes_in(broker: Broker, topic: str) -> float:
     """As the broker's own metrics say."""
-    for line in broker.metrics().splitlines():
+    with urllib.request.urlopen(f"http://{broker.http}/metrics") as page:
+        metrics = page.read().decode()
+    for line in metrics.splitlines():
         if line.startswith(f'kafka_server_brokertopicmetrics_bytesin_total{{topic="{topic}"}}'):
             return float(line.rsplit(" ", 1)[1])
     return 0.0
@@ -212,7 +215,7 @@ def test_an_invalid_topic_name_is_refused_with_its_code(broker: Broker) -> None:
 
 def test_a_topic_with_append_time_stamps_what_it_takes(broker: Broker) -> None:
     topic = f"stamped-{uuid.uuid4().hex[:8]}"
-    broker.create_topic(topic, partitions=1, config={"message.timestamp.type": "LogAppendTime"})
+    broker.create_topic(topic, partitions=1, settings={"message.timestamp.type": "LogAppendTime"})
 
     CONFLUENT.produce(broker.bootstrap, topic, [Sent(None, b"x", timestamp_ms=1)], "lz4")
 
@@ -223,7 +226,7 @@ def test_a_topic_with_append_time_stamps_what_it_takes(broker: Broker) -> None:
 
 def test_a_null_key_is_refused_by_a_compacted_topic(broker: Broker) -> None:
     topic = f"compacted-{uuid.uuid4().hex[:8]}"
-    broker.create_topic(topic, partitions=1, config={"cleanup.policy": "compact"})
+    broker.create_topic(topic, partitions=1, settings={"cleanup.policy": "compact"})
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
     errors: list[confluent_kafka.KafkaError | None] = []
     producer.produce(topic, b"no key", on_delivery=lambda error, _: errors.append(error))
@@ -239,7 +242,7 @@ def test_a_null_key_is_refused_by_a_compacted_topic(broker: Broker) -> None:
 def test_a_topic_recompresses_to_its_own_codec(broker: Broker) -> None:
     for codec in CODECS[1:]:
         topic = f"recompressed-{codec}-{uuid.uuid4().hex[:8]}"
-        broker.create_topic(topic, partitions=1, config={"compression.type": codec})
+        broker.create_topic(topic, partitions=1, settings={"compression.type": codec})
         CONFLUENT.produce(broker.bootstrap, topic, MESSAGES, "none")
 
         received = KAFKA_PYTHON.consume(broker.bootstrap, topic, len(MESSAGES))
