@@ -1,0 +1,45 @@
+"""What the partitions take up on the disk, and what room is left. A log that nobody uses stays closed."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from penstock.broker.partition import Partition
+from penstock.broker.replicas import Replicas
+from penstock.model.errors import BrokerError, DiskFull, ErrorCode, StorageFault
+from penstock.model.ids import TopicPartition
+from penstock.storage.usage import Room, log_size_bytes, room
+
+
+@dataclass(slots=True)
+class DiskUsage:
+    path: str
+    room: Room = Room(-1, -1)
+    sizes_bytes: dict[TopicPartition, int] = field(default_factory=dict)
+    failure: StorageFault | None = None
+
+
+async def disk_usage(replicas: Replicas, partitions: Iterable[Partition]) -> DiskUsage:
+    """Raises BrokerError when the data directory is offline."""
+    usage = DiskUsage(replicas.directory.path)
+    if replicas.unable is not None and not isinstance(replicas.unable, DiskFull):
+        raise replicas.unable
+    closed: list[TopicPartition] = []
+    for partition in partitions:
+        if not partition.is_open:
+            closed.append(partition.name)
+        elif partition.failure is None:
+            usage.sizes_bytes[partition.name] = partition.log.size_bytes
+
+    def measure(usage: DiskUsage) -> None:
+        try:
+            usage.room = room(usage.path)
+            for name in closed:
+                directory = f"{usage.path}/{name.topic}/partition-{name.partition}"
+                usage.sizes_bytes[name] = log_size_bytes(directory)
+        except StorageFault as fault:
+            usage.failure = fault
+
+    await replicas.run_in_thread(measure, usage)
+    if usage.failure is not None:
+        raise BrokerError(str(usage.failure), ErrorCode.KAFKA_STORAGE_ERROR)
+    return usage
