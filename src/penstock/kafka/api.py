@@ -6,8 +6,7 @@ from typing import Any, Generic, TypeVar
 from penstock.kafka.context import Context
 from penstock.model.errors import BrokerError
 from penstock.wire.api_keys import ApiKey
-from penstock.wire.fields import Chunk
-from penstock.wire.header import response_header_version
+from penstock.wire.fields import NEVER, Chunk
 from penstock.wire.schema import Message, decode_for, encode_for
 
 Request = TypeVar("Request", bound=Message)
@@ -38,6 +37,9 @@ class Api(Generic[Request, Response]):
         self.refuse = refuse
         self.advertise_from = advertise_from
         self.pipelined = pipelined  # later requests may begin while its answer is still awaited
+        self._flexible_header_from = (
+            response.flexible_from if key != ApiKey.API_VERSIONS else NEVER  # KIP-511
+        )
         self._request = request
         self._response = response
         self._decoders: dict[int, Callable[[memoryview, int], tuple[Request, int]]] = {}
@@ -56,7 +58,7 @@ class Api(Generic[Request, Response]):
         return encoder
 
     def has_flexible_response_header(self, version: int) -> bool:
-        return response_header_version(self.key, version) == 1
+        return version >= self._flexible_header_from
 
 
 def row(

@@ -25,6 +25,7 @@ from penstock.storage.files import FileSlice
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.fields import Chunk
 from penstock.wire.header import RequestHeader, decode_request_header
+from penstock.wire.messages.fetch import FetchResponse
 from penstock.wire.primitives import MalformedMessage
 from penstock.wire.schema import Message
 
@@ -449,27 +450,30 @@ class Connection:
 def encode_reply(answer: Answer, reply: Message) -> list[Chunk]:
     """The frame of one reply: bytes, and slices of files where it carries records."""
     version = answer.header.api_version
-    body: list[Chunk] = []
+    body: list[Chunk] = [b""]  # the head, once the size is known
     answer.api.encode(version)(reply, body)
+    sliced = isinstance(reply, FetchResponse) and _copy_small_slices(body)
     flexible = answer.api.has_flexible_response_header(version)
-    head_bytes = 9 if flexible else 8
-    size = head_bytes - 4
+    size = sum(map(len, body)) + (5 if flexible else 4)
+    correlation_id = answer.header.correlation_id
+    if flexible:
+        body[0] = _FLEXIBLE_HEAD.pack(size, correlation_id, 0)
+    else:
+        body[0] = _HEAD.pack(size, correlation_id)
+    return body if sliced else [b"".join(body)]  # type: ignore[arg-type] # no slices are left
+
+
+def _copy_small_slices(body: list[Chunk]) -> bool:
+    """Replace slices that are not worth a system call of their own; whether any others are left."""
     sliced = False
     for index, chunk in enumerate(body):
-        size += len(chunk)
         if isinstance(chunk, FileSlice):
             if len(chunk) <= _COPIED_SLICE_BYTES:
                 body[index] = chunk.read()
                 chunk.release()
             else:
                 sliced = True
-    correlation_id = answer.header.correlation_id
-    if flexible:
-        head = _FLEXIBLE_HEAD.pack(size, correlation_id, 0)
-    else:
-        head = _HEAD.pack(size, correlation_id)
-    body.insert(0, head)
-    return body if sliced else [b"".join(body)]  # type: ignore[arg-type] # no slices are left
+    return sliced
 
 
 async def _into(future: asyncio.Future[Any], coroutine: Coroutine[Any, Any, Any]) -> None:
