@@ -8,14 +8,14 @@ from penstock.metadata.image import ClusterImage
 from penstock.metadata.store import NO_REVISION, Compare, Write
 from penstock.model.configs import BrokerConfig
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Decision(Generic[T]):
+class Decision(Generic[T_co]):
     """Holds only while every compare does. The last write makes the others visible."""
 
-    result: T
+    result: T_co
     writes: Sequence[Write] = ()
     compares: Sequence[Compare] = ()
 

@@ -45,15 +45,18 @@ def place(
     for replicas in existing:
         _count(tallies, replicas)
     placed = []
+    salt = crc32(seed.encode())
     for partition in range(first_partition, first_partition + partition_count):
-        replicas = _replicas(tallies, f"{seed}/{partition}/", replication_factor)
+        replicas = _replicas(tallies, (salt, partition), replication_factor)
         _count(tallies, replicas)
         placed.append(replicas)
     return placed
 
 
-def _replicas(tallies: Mapping[int, _Tally], salt: str, count: int) -> tuple[int, ...]:
-    ties = {broker_id: crc32(f"{salt}{broker_id}".encode()) for broker_id in tallies}
+def _replicas(tallies: Mapping[int, _Tally], salt: tuple[int, int], count: int) -> tuple[int, ...]:
+    # Numbers hash alike in every process. A CRC would not do: it is linear, so the order that it
+    # gives to two brokers hardly depends on the salt.
+    ties = {broker_id: hash((*salt, broker_id)) for broker_id in tallies}
     racks: dict[str | None, int] = {}
     chosen: list[int] = []
     for _ in range(count):

@@ -1,0 +1,134 @@
+"""A cluster on paper: an image, and a store that is a dictionary. Decisions are put into effect without waiting."""
+
+from collections.abc import Mapping, Sequence
+
+from penstock.metadata.config_changes import BrokerLayers, broker_layers
+from penstock.metadata.controller import TopicSpec, create_topics
+from penstock.metadata.decisions import Decision, Rules
+from penstock.metadata.image import ClusterImage, Delta, TopicImage
+from penstock.metadata.store import (
+    NO_REVISION,
+    Change,
+    Changes,
+    Compare,
+    Delete,
+    DeletePrefix,
+    Entry,
+    Put,
+    Revision,
+    Snapshot,
+    Write,
+)
+from penstock.metadata.values import (
+    Endpoint,
+    LiveBroker,
+    Registration,
+    encode_live,
+    encode_registration,
+    live_key,
+    registration_key,
+)
+from penstock.model.configs import resolve_broker_config
+from penstock.model.errors import BrokerError
+from penstock.model.ids import TopicId
+
+Static = Mapping[str, str]
+
+
+class World:
+    """Racks by broker id; a broker that is `down` is registered but does not run."""
+
+    def __init__(
+        self,
+        racks: Mapping[int, str | None] | None = None,
+        down: Sequence[int] = (),
+        static: Static | None = None,
+    ) -> None:
+        self.image = ClusterImage()
+        self.entries: dict[str, Entry] = {}
+        self.revision = Revision(0)
+        self.static = static or {}
+        self._ids = 0
+        for broker_id, rack in (racks if racks is not None else {1: None}).items():
+            self.add_broker(broker_id, rack, running=broker_id not in down)
+
+    def add_broker(self, broker_id: int, rack: str | None = None, *, running: bool = True) -> None:
+        directory = f"dir-{broker_id}"
+        if running:
+            live = LiveBroker("i", {"PLAINTEXT": Endpoint("host", 9092)}, rack, directory, 1)
+            self.write([Put(live_key(broker_id), encode_live(live))])
+        registration = Registration(self.revision, rack, False, directory)
+        self.write([Put(registration_key(broker_id), encode_registration(registration))])
+
+    @property
+    def rules(self) -> Rules:
+        in_force = self.layers.in_force
+        return Rules(resolve_broker_config(in_force), in_force)
+
+    @property
+    def layers(self) -> BrokerLayers:
+        return broker_layers(self.image, 1, self.static)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self.revision, dict(self.entries))
+
+    def new_id(self) -> TopicId:
+        self._ids += 1
+        return TopicId(self._ids.to_bytes(16, "big"))
+
+    def create(self, *specs: TopicSpec) -> list[TopicImage]:
+        for outcome in create_topics(self.image, specs, self.rules, self.new_id):
+            if isinstance(outcome, BrokerError):
+                raise outcome
+            self.carry_out(outcome)
+        return [self.image.topics[spec.name] for spec in specs]
+
+    def carry_out(self, decision: Decision[object]) -> Delta:
+        assert all(map(self._holds, decision.compares)), "nothing else writes in this world"
+        return self.write(decision.writes)
+
+    def write(self, writes: Sequence[Write]) -> Delta:
+        self.revision = Revision(self.revision + 1)
+        changes = [
+            Change(key, self.revision, self._put(key, write))
+            for write in writes
+            for key in self._keys(write)
+        ]
+        changes.sort()
+        return self.image.apply(Changes(self.revision, changes))
+
+    def _keys(self, write: Write) -> list[str]:
+        match write:
+            case Put(key):
+                return [key]
+            case Delete(key):
+                return [key] if key in self.entries else []
+            case DeletePrefix(prefix):
+                return [key for key in self.entries if key.startswith(prefix)]
+
+    def _put(self, key: str, write: Write) -> Entry | None:
+        old = self.entries.pop(key, None)
+        if not isinstance(write, Put):
+            return None
+        created = old.create_revision if old else self.revision
+        self.entries[key] = Entry(write.value, created, self.revision, write.lease)
+        return self.entries[key]
+
+    def _holds(self, compare: Compare) -> bool:
+        entry = self.entries.get(compare.key)
+        modified = entry.mod_revision if entry else NO_REVISION
+        created = entry.create_revision if entry else NO_REVISION
+        return compare.mod_revision in (None, modified) and compare.create_revision in (
+            None,
+            created,
+        )
+
+
+def state(image: ClusterImage) -> dict[str, object]:
+    """All that an image holds, for comparison; counts of nothing are no counts."""
+    held = {name: value for name, value in vars(image).items() if name != "_shared"}
+    for name in ("replica_counts", "leader_counts"):
+        held[name] = {broker: count for broker, count in held[name].items() if count}
+    held["_hosted"] = {broker: set(chunks) for broker, chunks in held["_hosted"].items() if chunks}
+    return held
