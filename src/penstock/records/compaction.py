@@ -4,7 +4,7 @@ Offsets never move: a batch keeps its first and last offset, whatever is taken o
 decode is kept as it is. The rules, and the order of the questions, are those of Kafka's cleaner.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -52,6 +52,7 @@ class Rules(NamedTuple):
     delete_retention_ms: int
     upto_offset: int  # one past what this round may touch; all transactions below it have ended
     producers: Mapping[int, ProducerTail]
+    ends: Container[int]  # one past the last offset of each new segment: it must still end there
     decompressed_limit_bytes: int = DECOMPRESSED_LIMIT_BYTES
 
 
@@ -248,7 +249,7 @@ class _Cleaning(NamedTuple):
 
     def _without_records(self, header: BatchHeader) -> Bytes | None:
         """Nothing, or an empty batch where something still hangs on its header."""
-        if header.next_offset != self.rules.upto_offset and not self._is_tail(header):
+        if header.next_offset not in self.rules.ends and not self._is_tail(header):
             return None
         attributes = header.attributes & ~(CODEC_MASK | DELETE_HORIZON_BIT)
         timestamps = (NO_TIMESTAMP, header.max_timestamp_ms)

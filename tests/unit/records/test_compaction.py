@@ -48,7 +48,7 @@ class Cleaner:
     def round(self, upto_offset: int, now_ms: int, max_keys: int = 1_000) -> None:
         self.log += self.history.batches[self.taken :]
         self.taken = len(self.history.batches)
-        rules = Rules(now_ms, RETENTION_MS, upto_offset, self.history.tails)
+        rules = Rules(now_ms, RETENTION_MS, upto_offset, self.history.tails, {upto_offset})
         below = [batch for batch in self.log if parse_header(batch).next_offset <= upto_offset]
         latest = OffsetMap(max_keys)
         latest.fill(
@@ -414,7 +414,7 @@ def test_a_marker_that_carries_a_producers_epoch_stays_as_an_empty_batch() -> No
     assert [header.base_offset for header in cleaner.headers()] == [1]
 
 
-def test_the_last_batch_of_a_round_stays_so_that_the_log_knows_where_it_ended() -> None:
+def test_the_last_batch_of_a_segment_stays_so_that_it_ends_where_it_ended() -> None:
     history = _history([(b"a", b"1", 1)], [(None, b"x", 1)])
     cleaner = Cleaner(history)
     cleaner.round(2, 1_000)
