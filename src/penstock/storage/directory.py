@@ -12,7 +12,8 @@ from penstock.model.errors import StorageFault
 from penstock.model.ids import TopicId, format_topic_id
 from penstock.storage.files import OPEN_FILES_LIMIT, OpenFiles
 from penstock.storage.log import Log
-from penstock.storage.recovery import Ending
+from penstock.storage.opening import open_log
+from penstock.storage.recovery import Ending, Past
 
 _LOCK: Final = "lock"
 
@@ -33,15 +34,13 @@ class DataDirectory:
         logs = self._logs.setdefault(topic, {})
         log = logs.get(partition)
         if log is None:
-            log = logs[partition] = Log.open(
+            log = logs[partition] = open_log(
                 self.files,
                 f"{self.path}/{topic}",
                 partition,
                 topic_id,
                 config,
-                ending=self.ending,
-                recovery_point=0,
-                start_offset=None,
+                Past(self.ending, 0, None),
             )
         return log
 

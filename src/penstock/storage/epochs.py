@@ -23,11 +23,12 @@ UNKNOWN_END: Final = EpochEnd(NO_EPOCH, NO_OFFSET)
 class Epochs:
     """Epochs and their start offsets, both growing."""
 
-    __slots__ = ("_epochs", "_starts", "changed")
+    __slots__ = ("_epochs", "_starts", "changed", "latest")
 
     def __init__(self, entries: list[tuple[int, int]] | None = None) -> None:
         self._epochs: list[int] = []
         self._starts: list[int] = []
+        self.latest = NO_EPOCH
         self.changed = False  # since it was last written to its file
         for epoch, start_offset in entries or ():
             self.assign(epoch, start_offset)
@@ -36,10 +37,6 @@ class Epochs:
     def __len__(self) -> int:
         return len(self._epochs)
 
-    @property
-    def latest(self) -> int:
-        return self._epochs[-1] if self._epochs else NO_EPOCH
-
     def entries(self) -> list[tuple[int, int]]:
         return list(zip(self._epochs, self._starts, strict=True))
 
@@ -47,12 +44,18 @@ class Epochs:
         """`epoch` begins at `start_offset`. What was noted for later epochs or offsets is void."""
         if epoch < 0 or epoch == self.latest:
             return
-        while self._epochs and (self._epochs[-1] >= epoch or self._starts[-1] >= start_offset):
-            self._epochs.pop()
-            self._starts.pop()
+        while self._epochs and (self._epochs[-1] > epoch or self._starts[-1] >= start_offset):
+            self._drop_last()
         if epoch != self.latest:
             self._epochs.append(epoch)
             self._starts.append(start_offset)
+            self.latest = epoch
+            self.changed = True
+
+    def _drop_last(self) -> None:
+        self._epochs.pop()
+        self._starts.pop()
+        self.latest = self._epochs[-1] if self._epochs else NO_EPOCH
         self.changed = True
 
     def epoch_at(self, offset: int) -> int:
@@ -74,9 +77,7 @@ class Epochs:
     def truncate_end(self, next_offset: int) -> None:
         """Forget the epochs that begin at or after the new end of the log."""
         while self._starts and self._starts[-1] >= next_offset:
-            self._epochs.pop()
-            self._starts.pop()
-            self.changed = True
+            self._drop_last()
 
     def truncate_start(self, start_offset: int) -> None:
         """Forget the epochs that ended before the new start of the log."""
@@ -86,13 +87,18 @@ class Epochs:
             self._starts[0] = start_offset
             self.changed = True
 
-    def encode(self) -> bytes:
-        return sealed.encode(_FORMAT, {"epochs": self.entries()})
+    def encode(self, truncated_to: int | None) -> bytes:
+        """`truncated_to`: how far the log was cut since its recovery point was last written."""
+        content = {"epochs": self.entries(), "truncated_to": truncated_to}
+        return sealed.encode(_FORMAT, content)
 
-    @classmethod
-    def decode(cls, data: bytes) -> "Epochs":
-        """Raises sealed.Damaged."""
-        entries = sealed.decode(_FORMAT, data).get("epochs")
-        if not isinstance(entries, list):
-            raise sealed.Damaged(f"{_FORMAT}: no list of epochs")
-        return cls([(int(epoch), int(start)) for epoch, start in entries])
+
+def decode(data: bytes) -> tuple[Epochs, int | None]:
+    """What `encode` was given; raises sealed.Damaged."""
+    content = sealed.decode(_FORMAT, data)
+    try:
+        entries = [(int(epoch), int(start)) for epoch, start in content["epochs"]]
+        truncated_to = content["truncated_to"]
+        return Epochs(entries), None if truncated_to is None else int(truncated_to)
+    except (KeyError, TypeError, ValueError) as error:
+        raise sealed.Damaged(f"{_FORMAT}: {error!r}") from error

@@ -6,6 +6,7 @@ A slice keeps its file readable, come what may: eviction, deletion and renaming 
 import errno
 import os
 from collections import OrderedDict
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final, NoReturn
 
@@ -82,7 +83,7 @@ class OpenFiles:
             if error.errno in _TOO_MANY_OPEN and self._open:
                 self.close_all()
                 return self.open(file, flags)
-            _refuse(error, f"{file.path}: cannot be opened")
+            refuse(error, f"{file.path}: cannot be opened")
         self.disk.opened(fd, file.path)
         self._open[file] = None
         return Handle(fd)
@@ -136,6 +137,19 @@ class SegmentFile:
     def path(self) -> str:
         return f"{self.directory}/{self.base_offset:020d}{self.suffix}"
 
+    def measure(self) -> None:
+        """Take all that the file holds as valid."""
+        try:
+            self.size = os.stat(self.path).st_size
+        except OSError as error:
+            raise StorageFault(f"{self.path}: {error.strerror}") from error
+
+    def modified_ms(self) -> int:
+        try:
+            return os.stat(self.path).st_mtime_ns // 1_000_000
+        except OSError as error:
+            raise StorageFault(f"{self.path}: {error.strerror}") from error
+
     def create(self) -> None:
         """Make the file, which must not be there yet."""
         self.handle = self.files.open(self, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -188,9 +202,9 @@ class SegmentFile:
             raise StorageFault(
                 f"{what} ({error.strerror}), and cutting it off failed too"
             ) from second
-        _refuse(error, what)
+        refuse(error, what)
 
-    def read(self, position: int, size: int) -> bytes:
+    def read_at(self, position: int, size: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file."""
         try:
             return self.files.disk.pread(self.open().fd, size, position)
@@ -217,7 +231,7 @@ class SegmentFile:
         try:
             os.rename(before, self.path)
         except OSError as error:
-            _refuse(error, f"{before}: cannot be renamed to {self.path}")
+            refuse(error, f"{before}: cannot be renamed to {self.path}")
 
     def unlink(self) -> None:
         """Remove the file; slices of it stay readable."""
@@ -276,6 +290,13 @@ class FileSlice:
             )
         return data
 
+    def read_at(self, position: int, size: int) -> bytes:
+        """A part of the file, whether in the slice or not. Any thread may call this."""
+        try:
+            return os.pread(self.fileno(), size, position)
+        except OSError as error:
+            raise StorageFault(f"{self.file.path}: read at {position} failed") from error
+
     def release(self) -> None:
         self._handle = None
 
@@ -321,10 +342,10 @@ def write_atomically(path: str, data: bytes, *, disk: Disk | None = None) -> Non
     except OSError as error:
         with suppress(OSError):
             os.unlink(temporary)
-        _refuse(error, f"{path}: cannot be written")
+        refuse(error, f"{path}: cannot be written")
 
 
-def _refuse(error: OSError, what: str) -> NoReturn:
+def refuse(error: OSError, what: str) -> NoReturn:
     """The error as those above know it: no room is the client's to retry, the rest is the operator's."""
     message = f"{what}: {error.strerror}"
     if error.errno in _NO_ROOM:
@@ -334,3 +355,14 @@ def _refuse(error: OSError, what: str) -> NoReturn:
             f"{message}; raise the limit of open files", ErrorCode.KAFKA_STORAGE_ERROR
         ) from error
     raise StorageFault(message) from error
+
+
+def remove(paths: Iterable[str]) -> None:
+    """Remove files that nobody needs. Any thread may call this, and should: large ones take their time."""
+    for path in paths:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise StorageFault(f"{path}: cannot be removed: {error.strerror}") from error

@@ -7,14 +7,17 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from penstock.model.errors import BrokerError, ErrorCode, InvalidProducerEpoch, OutOfOrderSequence
-from penstock.records.batch import NO_SEQUENCE, BatchHeader
+from penstock.records.batch import NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader
 from penstock.records.control import ControlType, EndMarker
 from penstock.storage.txn_index import AbortedEntry
 
 KEPT_BATCHES: Final = 5  # a producer has at most 5 requests in flight
 PRODUCERS_LIMIT: Final = 100_000  # in one partition; the longest idle go first
 NO_TRANSACTION: Final = -1
+_ENDED_LIMIT: Final = 10_000  # transactions whose markers may not be replicated yet
 _SEQUENCE_COUNT: Final = 1 << 31  # sequences go from 0 to 2^31 - 1, and start again
+
+_new_tuple = tuple.__new__
 
 
 class KnownBatch(NamedTuple):
@@ -22,6 +25,7 @@ class KnownBatch(NamedTuple):
     last_sequence: int
     base_offset: int
     last_offset: int
+    timestamp_ms: int  # the largest of its records
 
 
 class ProducerInfo(NamedTuple):
@@ -51,7 +55,7 @@ class Producer:
         self.epoch = epoch
         self.next_sequence = 0
         self.batches: list[KnownBatch] = []
-        self.last_timestamp_ms = -1
+        self.last_timestamp_ms = -1  # when it last wrote
         self.coordinator_epoch = -1
         self.txn_first_offset = NO_TRANSACTION
 
@@ -134,33 +138,34 @@ class Producers:
 
     # After an append -------------------------------------------------------------------------
 
-    def record(self, header: BatchHeader, base_offset: int, timestamp_ms: int) -> None:
+    def record(self, header: BatchHeader, base_offset: int, timestamp_ms: int, now_ms: int) -> None:
         """A data batch of a producer is in the log at `base_offset`."""
-        producer_id = header.producer_id
-        producer = self._known.get(producer_id) or self._admit(producer_id, header.producer_epoch)
+        producer = self._known.get(header.producer_id) or self._admit(header)
         if header.producer_epoch != producer.epoch:
             producer.enter_epoch(header.producer_epoch)
-        producer.last_timestamp_ms = timestamp_ms
-        sequence, delta = header.base_sequence, header.last_offset_delta
+        producer.last_timestamp_ms = now_ms
+        sequence = header.base_sequence
         if sequence != NO_SEQUENCE:
-            last_sequence = (sequence + delta) % _SEQUENCE_COUNT
+            delta = header.last_offset_delta
+            last = (sequence + delta) % _SEQUENCE_COUNT
             batches = producer.batches
-            batches.append(KnownBatch(sequence, last_sequence, base_offset, base_offset + delta))
+            fields = (sequence, last, base_offset, base_offset + delta, timestamp_ms)
+            batches.append(_new_tuple(KnownBatch, fields))
             if len(batches) > KEPT_BATCHES:
                 del batches[0]
-            producer.next_sequence = (last_sequence + 1) % _SEQUENCE_COUNT
-        if header.is_transactional and producer.txn_first_offset == NO_TRANSACTION:
-            producer.txn_first_offset = self._open[producer_id] = base_offset
+            producer.next_sequence = (last + 1) % _SEQUENCE_COUNT
+        if header.attributes & TRANSACTIONAL_BIT and producer.txn_first_offset == NO_TRANSACTION:
+            producer.txn_first_offset = self._open[header.producer_id] = base_offset
 
     def end_transaction(
-        self, header: BatchHeader, marker: EndMarker, offset: int, timestamp_ms: int
+        self, header: BatchHeader, marker: EndMarker, offset: int, now_ms: int
     ) -> AbortedEntry | None:
         """The marker is in the log at `offset`; what the index of aborted transactions must keep."""
         producer_id = header.producer_id
-        producer = self._known.get(producer_id) or self._admit(producer_id, header.producer_epoch)
+        producer = self._known.get(producer_id) or self._admit(header)
         if header.producer_epoch != producer.epoch:
             producer.enter_epoch(header.producer_epoch)
-        producer.last_timestamp_ms = timestamp_ms
+        producer.last_timestamp_ms = now_ms
         producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
         first_offset = producer.txn_first_offset
         if first_offset == NO_TRANSACTION:
@@ -168,6 +173,7 @@ class Producers:
         producer.txn_first_offset = NO_TRANSACTION
         del self._open[producer_id]
         self._ended.append((first_offset, offset))
+        del self._ended[:-_ENDED_LIMIT]
         if marker.type is not ControlType.ABORT:
             return None
         stable = self.first_open_offset
@@ -175,10 +181,10 @@ class Producers:
             producer_id, first_offset, offset, offset + 1 if stable is None else stable
         )
 
-    def _admit(self, producer_id: int, epoch: int) -> Producer:
+    def _admit(self, header: BatchHeader) -> Producer:
         if len(self._known) >= PRODUCERS_LIMIT:
             self._forget_oldest(PRODUCERS_LIMIT // 10)
-        producer = self._known[producer_id] = Producer(epoch)
+        producer = self._known[header.producer_id] = Producer(header.producer_epoch)
         return producer
 
     def _forget_oldest(self, count: int) -> None:

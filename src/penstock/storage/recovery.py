@@ -1,19 +1,17 @@
 """Opens the segments of a log after any kind of end: the longest valid prefix is kept, and damage
 where nothing can have been torn is never dropped, but raised with file, byte and offset."""
 
-import os
 from collections.abc import Iterator
 from enum import Enum
 from struct import error as StructError
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from penstock.model.errors import StorageFault
 from penstock.records.batch import CRC_START, HEADER_SIZE, MAGIC, BatchHeader, parse_header
 from penstock.records.crc32c import crc32c
-from penstock.storage.files import OpenFiles, SegmentFile
-from penstock.storage.segment import LOG_SUFFIX, Segment
+from penstock.storage.segment import DamagedLog, Segment
 
 _CHUNK_BYTES: Final = 1 << 20
+REMEDY: Final = "restore the file, or give the replica up so that it is copied anew"
 
 
 class Ending(Enum):
@@ -24,159 +22,194 @@ class Ending(Enum):
     POWER_LOSS = "power-loss"  # what was not synced may be gone, in any part
 
 
-class Damage(NamedTuple):
-    """The first byte of a segment that cannot be a valid batch, and the offset expected there."""
+class Past(NamedTuple):
+    """What the last run wrote down about a log."""
 
-    position: int
-    offset: int
-    reason: str
+    ending: Ending = Ending.CLEAN
+    recovery_point: int | None = 0  # all below it is durable; None: that was lost
+    start_offset: int | None = None  # None: never written down
 
 
 class Recovery(NamedTuple):
-    """What opening a log found, and had to give up."""
+    """What opening a log took, and what it had to give up."""
 
     scanned_bytes: int = 0
     dropped_bytes: int = 0
     dropped_from_offset: int = -1
 
 
-def valid_batches(
-    file: SegmentFile, position: int, next_offset: int
-) -> Iterator[tuple[int, BatchHeader] | Damage]:
-    """Each batch that is whole and right, then, if the file does not end with the last one, the damage."""
-    chunk, start = memoryview(b""), position
-    while position < file.size:
-        header, reason = None, ""
-        available = len(chunk) - (position - start)
-        if available < HEADER_SIZE:
-            chunk, start = _chunk(file, position, _CHUNK_BYTES), position
-        header, reason = _plausible(chunk, position - start, file.size - position, next_offset)
-        if header is None:
-            yield Damage(position, next_offset, reason)
+class Damage(NamedTuple):
+    """The first byte of a segment that is not a valid batch, and the offset expected there."""
+
+    position: int
+    offset: int
+    reason: str
+    at_end: bool  # the file ends within the batch: what a write leaves that was cut short
+
+
+def open_segments(segments: list[Segment], past: Past) -> tuple[list[Segment], Recovery]:
+    """The segments that are kept, the last one ready to grow."""
+    if past.ending is Ending.CLEAN and past.recovery_point is not None:
+        segments[-1].reopen()
+        _check_reaches(segments[-1], past.recovery_point)
+        return segments, Recovery()
+    scan_from = 0 if past.recovery_point is None else past.recovery_point
+    number = max((n for n, s in enumerate(segments) if s.base_offset <= scan_from), default=0)
+    for closed in range(number):
+        check_closed(segments[closed], segments[closed + 1].base_offset)
+    return _scan(segments, number, past)
+
+
+def check_closed(segment: Segment, next_base_offset: int) -> None:
+    """A segment that was synced long ago must end where the next one begins."""
+    end = segment.base_offset
+    for _, header in segment.headers(segment.place_near_end()):
+        end = header.next_offset
+    if end != next_base_offset:
+        raise DamagedLog(
+            f"{segment.file.path}: ends at offset {end} (byte {segment.size_bytes}), but the next "
+            f"segment begins at {next_base_offset}. {REMEDY}"
+        )
+
+
+def _check_reaches(segment: Segment, recovery_point: int) -> None:
+    if segment.next_offset < recovery_point:
+        raise DamagedLog(
+            f"{segment.file.path}: ends at offset {segment.next_offset} (byte {segment.size_bytes}), "
+            f"though synced to offset {recovery_point}. {REMEDY}"
+        )
+
+
+def _scan(segments: list[Segment], number: int, past: Past) -> tuple[list[Segment], Recovery]:
+    """Check every batch that may not have been synced; keep those up to the first that is damaged."""
+    scanned_bytes = 0
+    next_offset = segments[number].base_offset
+    for current in range(number, len(segments)):
+        segment = segments[current]
+        is_last = current + 1 == len(segments)
+        damage = _misplaced(segment, next_offset)
+        if damage is None:
+            start = _start_of_scan(segment, past)
+            scanned_bytes += segment.size_bytes - start
+            damage = note_valid(segment, start)
+        if damage is not None:
+            _refuse_loss(segment, damage, past, is_last)
+            dropped = _drop(segments, current, damage)
+            return segments, Recovery(scanned_bytes, dropped, damage.offset)
+        next_offset = segment.next_offset
+        if not is_last:
+            segment.seal()
+    _check_reaches(segments[-1], past.recovery_point or 0)
+    return segments, Recovery(scanned_bytes)
+
+
+def _misplaced(segment: Segment, next_offset: int) -> Damage | None:
+    """Whether a segment does not follow what came before it."""
+    if segment.base_offset == next_offset:
+        return None
+    reason = f"begins at offset {segment.base_offset}, not at {next_offset}"
+    return Damage(0, next_offset, reason, at_end=False)
+
+
+def _start_of_scan(segment: Segment, past: Past) -> int:
+    """The position to check batches from, with those before it noted.
+
+    After a process crash the index files are what was written; after power loss they may be anything.
+    """
+    point = past.recovery_point
+    if past.ending is Ending.PROCESS_CRASH and point is not None and point > segment.base_offset:
+        return segment.resume_before(point)
+    segment.start_over()
+    return 0
+
+
+def _refuse_loss(segment: Segment, damage: Damage, past: Past, is_last: bool) -> None:
+    """Raises unless the damage may be what a crash tore."""
+    point = past.recovery_point
+    if point is None:
+        if is_last and damage.at_end:
             return
-        if position - start + header.size_bytes > len(chunk):
-            chunk = _chunk(file, position, max(_CHUNK_BYTES, header.size_bytes))
-            start = position
-        batch = chunk[position - start : position - start + header.size_bytes]
-        if len(batch) != header.size_bytes or crc32c(batch[CRC_START:]) != header.crc:
-            yield Damage(position, next_offset, "checksum mismatch")
+        known = "how far it was synced is not known"
+    elif damage.offset >= point:
+        return
+    else:
+        known = f"it was synced to offset {point}"
+    raise DamagedLog(
+        f"{segment.file.path}: damaged at byte {damage.position} (offset {damage.offset}): "
+        f"{damage.reason}; {known}. {REMEDY}"
+    )
+
+
+def _drop(segments: list[Segment], number: int, damage: Damage) -> int:
+    """Cut the log off at the damage; the bytes that go. Newest first, so that a crash leaves no hole."""
+    dropped_bytes = 0
+    keep_this = damage.position > 0 or number == 0
+    for segment in reversed(segments[number + keep_this :]):
+        dropped_bytes += segment.size_bytes
+        segment.unlink()
+    del segments[number + keep_this :]
+    last = segments[-1]
+    if keep_this:
+        dropped_bytes += last.size_bytes - damage.position
+        last.truncate(damage.position, damage.offset)
+    else:
+        last.reopen()
+    return dropped_bytes
+
+
+def note_valid(segment: Segment, position: int) -> Damage | None:
+    """Note the valid batches from `position` on; the damage that ends them, if it is not the end."""
+    end = segment.file.size
+    for found in valid_batches(segment.file, position, end, segment.next_offset):
+        if isinstance(found, Damage):
+            return found
+        segment.note(*found)
+    return None
+
+
+class Readable(Protocol):
+    def read_at(self, position: int, size: int) -> bytes: ...
+
+
+def valid_batches(
+    file: Readable, position: int, end: int, next_offset: int
+) -> Iterator[tuple[int, BatchHeader] | Damage]:
+    """Each batch that is whole and right, then the damage, unless they fill the file up to `end`."""
+    chunk, start = memoryview(b""), position
+    while position < end:
+        if position - start + HEADER_SIZE > len(chunk):
+            chunk, start = memoryview(file.read_at(position, _CHUNK_BYTES)), position
+        header = _plausible(chunk, position, position - start, end, next_offset)
+        if isinstance(header, Damage):
+            yield header
+            return
+        size = header.size_bytes
+        if position - start + size > len(chunk):
+            chunk, start = memoryview(file.read_at(position, max(_CHUNK_BYTES, size))), position
+        batch = chunk[position - start : position - start + size]
+        if len(batch) < size or crc32c(batch[CRC_START:]) != header.crc:
+            yield Damage(position, next_offset, "checksum mismatch", at_end=False)
             return
         yield position, header
-        position += header.size_bytes
+        position += size
         next_offset = header.next_offset
 
 
-def _chunk(file: SegmentFile, position: int, size: int) -> memoryview:
-    return memoryview(file.read(position, size))
-
-
 def _plausible(
-    chunk: memoryview, at: int, left: int, next_offset: int
-) -> tuple[BatchHeader | None, str]:
+    chunk: memoryview, position: int, at: int, end: int, next_offset: int
+) -> BatchHeader | Damage:
+    left = end - position
     try:
         header = parse_header(chunk, at)
     except StructError:
-        return None, f"{left} bytes cannot be a batch"
+        return Damage(position, next_offset, f"{left} bytes are no batch", at_end=True)
     if header.magic != MAGIC or header.size_bytes < HEADER_SIZE or header.last_offset_delta < 0:
-        return None, f"no batch header (magic {header.magic}, length {header.length})"
+        reason = f"no batch header (magic {header.magic}, length {header.length})"
+        return Damage(position, next_offset, reason, at_end=False)
     if header.base_offset < next_offset:
-        return None, f"offset {header.base_offset} after {next_offset - 1}"
+        reason = f"offset {header.base_offset} after {next_offset - 1}"
+        return Damage(position, next_offset, reason, at_end=False)
     if header.size_bytes > left:
-        return None, f"a batch of {header.size_bytes} bytes, of which {left} are there"
-    return header, ""
-
-
-def log_files(directory: str) -> list[tuple[int, int]]:
-    """Base offset and size of each segment file, in order."""
-    found = []
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                stem, dot, suffix = entry.name.partition(".")
-                if dot + suffix == LOG_SUFFIX and len(stem) == 20 and stem.isdigit():
-                    found.append((int(stem), entry.stat().st_size))
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise StorageFault(f"{directory}: cannot be listed: {error.strerror}") from error
-    return sorted(found)
-
-
-def open_segments(
-    files: OpenFiles,
-    directory: str,
-    interval_bytes: int,
-    *,
-    ending: Ending,
-    recovery_point: int | None,
-) -> tuple[list[Segment], Recovery]:
-    """The segments in order, the last one ready to grow. `recovery_point` None: it was lost."""
-    found = log_files(directory)
-    segments = [
-        Segment(
-            SegmentFile(files, directory, base_offset, LOG_SUFFIX, size),
-            interval_bytes,
-            found[number + 1][0] if number + 1 < len(found) else base_offset,
-        )
-        for number, (base_offset, size) in enumerate(found)
-    ]
-    if not segments:
-        return [], Recovery()
-    if ending is Ending.CLEAN:
-        segments[-1].reopen()
-        return segments, Recovery()
-    return _recover(segments, recovery_point, ending)
-
-
-def _recover(
-    segments: list[Segment], recovery_point: int | None, ending: Ending
-) -> tuple[list[Segment], Recovery]:
-    point = recovery_point or 0
-    number = max((n for n, s in enumerate(segments) if s.base_offset <= point), default=0)
-    kept, scanned_bytes = segments[:number], 0
-    for number, segment in enumerate(segments[number:], start=number):
-        damage, scanned = _recover_segment(segment, point, ending)
-        scanned_bytes += scanned
-        kept.append(segment)
-        if damage is not None:
-            return kept, _give_up(segments, number, damage, recovery_point, scanned_bytes)
-    if segments[-1].next_offset < point:
-        raise StorageFault(
-            f"{segments[-1].file.path}: ends at offset {segments[-1].next_offset} (byte "
-            f"{segments[-1].size_bytes}), though synced to offset {point}"
-        )
-    return kept, Recovery(scanned_bytes)
-
-
-def _recover_segment(segment: Segment, point: int, ending: Ending) -> tuple[Damage | None, int]:
-    """Scan what may be torn; note what is right."""
-    start = 0
-    if ending is Ending.PROCESS_CRASH and segment.base_offset < point < segment.next_offset:
-        start = 0
-    segment.start_over()
-    file = segment.file
-    for found in valid_batches(file, start, segment.base_offset):
-        if isinstance(found, Damage):
-            return found, file.size - start
-        segment.note_header(*found)
-    return None, file.size - start
-
-
-def _give_up(
-    segments: list[Segment],
-    number: int,
-    damage: Damage,
-    recovery_point: int | None,
-    scanned_bytes: int,
-) -> Recovery:
-    """Drop the damage and all after it, if it may be what a crash tore."""
-    segment = segments[number]
-    where = f"{segment.file.path}: damaged at byte {damage.position} (offset {damage.offset}): {damage.reason}"
-    if recovery_point is not None and damage.offset < recovery_point:
-        raise StorageFault(f"{where}, though synced to offset {recovery_point}")
-    dropped_bytes = segment.size_bytes - damage.position
-    segment.truncate(damage.position)
-    for later in segments[number + 1 :]:
-        dropped_bytes += later.size_bytes
-        later.unlink()
-    return Recovery(scanned_bytes, dropped_bytes, damage.offset)
+        reason = f"a batch of {header.size_bytes} bytes, of which {left} are there"
+        return Damage(position, next_offset, reason, at_end=True)
+    return header

@@ -3,33 +3,32 @@
 An entry of an index is believed only after the batch it points to agrees; else the index is rebuilt.
 """
 
-from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from struct import error as StructError
-from typing import Final, NamedTuple
+from typing import Final
 
 from penstock.model.errors import DiskFull, StorageFault
 from penstock.records.batch import HEADER_SIZE, MAGIC, BatchHeader, parse_header
+from penstock.storage import txn_index
 from penstock.storage.files import Buffer, OpenFiles, SegmentFile
-from penstock.storage.index import OFFSETS, TIMES, Layout, SparseIndex
+from penstock.storage.index import OFFSETS, TIMES
+from penstock.storage.indexes import Indexes
+from penstock.storage.tail import Extent, Tail
+from penstock.storage.txn_index import AbortedEntry, TxnIndex
 
 LOG_SUFFIX: Final = ".log"
+DELETED_SUFFIX: Final = ".deleted"
+SUFFIXES: Final = (LOG_SUFFIX, OFFSETS.suffix, TIMES.suffix, txn_index.SUFFIX)
 MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
-NO_TIMESTAMP: Final = -1
 
-_SCAN_BYTES: Final = 16 << 10  # read at once when looking for a batch
-_TAIL_BATCHES: Final = 128  # kept in memory, at least, for readers at the end
-_TAIL_LIMIT: Final = 2 * _TAIL_BATCHES
+_SCAN_BYTES: Final = 8 << 10  # read at once when small batches are walked
+_LARGE_BATCH_BYTES: Final = _SCAN_BYTES // 4  # from here on it pays to read headers one by one
 
 
-class Extent(NamedTuple):
-    """Whole batches: where they lie, and the offset to go on from."""
-
-    position: int
-    end: int
-    next_offset: int
+class DamagedLog(StorageFault):
+    """One log is damaged; the rest of the directory may be sound."""
 
 
 class Segment:
@@ -39,34 +38,32 @@ class Segment:
     """
 
     __slots__ = (
+        "_aborted",
         "_cursor",
+        "_indexes",
         "_interval_bytes",
-        "_offsets",
-        "_tail_offsets",
-        "_tail_positions",
-        "_times",
-        "_unindexed_bytes",
+        "_tag",
+        "_tail",
+        "_txns",
         "base_offset",
         "file",
-        "max_timestamp_ms",
-        "max_timestamp_offset",
         "next_offset",
     )
 
-    def __init__(self, file: SegmentFile, interval_bytes: int, next_offset: int) -> None:
-        """A closed segment whose contents are trusted; see `begin` and `reopen` for those that grow."""
+    def __init__(
+        self, file: SegmentFile, interval_bytes: int, next_offset: int, tag: str = ""
+    ) -> None:
+        """A closed segment that is taken to reach to `next_offset`. `tag`: added to names of indexes."""
         self.base_offset = file.base_offset
         self.next_offset = next_offset
         self.file = file
-        self.max_timestamp_ms: int | None = None  # None: not known yet
-        self.max_timestamp_offset = file.base_offset
         self._interval_bytes = interval_bytes
-        self._unindexed_bytes = 0
+        self._tag = tag
+        self._indexes: Indexes | None = None  # None: not looked at yet
+        self._aborted: bool | None = None  # whether there are aborted transactions; likewise
+        self._txns: TxnIndex | None = None
+        self._tail: Tail | None = None  # only while it grows
         self._cursor = (-1, 0)  # where the last read ended: the next one often begins there
-        self._offsets: SparseIndex | None = None
-        self._times: SparseIndex | None = None
-        self._tail_offsets: array[int] | None = None  # only while it grows
-        self._tail_positions: array[int] | None = None
 
     @classmethod
     def begin(
@@ -77,145 +74,98 @@ class Segment:
         file.create()
         segment = cls(file, interval_bytes, base_offset)
         segment.start_over()
+        segment._aborted = False
         return segment
-
-    def start_over(self) -> None:
-        """Forget what is known about the contents, and grow from the first byte."""
-        self.next_offset = self.base_offset
-        self.max_timestamp_ms = NO_TIMESTAMP
-        self.max_timestamp_offset = self.base_offset
-        self._unindexed_bytes = 0
-        self._cursor = (-1, 0)
-        self._offsets = self._fresh(OFFSETS)
-        self._times = self._fresh(TIMES)
-        self._tail_offsets = array("q")
-        self._tail_positions = array("q")
-
-    def _fresh(self, layout: Layout) -> SparseIndex:
-        file = self.file
-        return SparseIndex(file.files, file.directory, self.base_offset, layout)
 
     @property
     def size_bytes(self) -> int:
         return self.file.size
-
-    @property
-    def index_bytes(self) -> int:
-        """Size of the larger index, for `segment.index.bytes`."""
-        assert self._offsets is not None and self._times is not None
-        return max(self._offsets.size_bytes, self._times.size_bytes)
 
     # Growing ---------------------------------------------------------------------------------
 
     def append(
         self, batch: Buffer, base_offset: int, last_offset: int, max_timestamp_ms: int
     ) -> bool:
-        """Write one batch; True if an index grew."""
+        """Write one batch; True if the indexes grew."""
         file = self.file
         position = file.size
         file.append(batch)
-        return self.note(position, len(batch), base_offset, last_offset, max_timestamp_ms)
-
-    def note(
-        self,
-        position: int,
-        size_bytes: int,
-        base_offset: int,
-        last_offset: int,
-        max_timestamp_ms: int,
-    ) -> bool:
-        """Take note of a batch that the file holds at `position`; True if an index grew."""
         self.next_offset = last_offset + 1
-        if max_timestamp_ms > self.max_timestamp_ms:  # type: ignore[operator] # known while it grows
-            self.max_timestamp_ms = max_timestamp_ms
-            self.max_timestamp_offset = last_offset
-        tail = self._tail_offsets
-        tail.append(base_offset)  # type: ignore[union-attr] # it is there while it grows
-        self._tail_positions.append(position)  # type: ignore[union-attr] # likewise
-        if len(tail) >= _TAIL_LIMIT:  # type: ignore[arg-type] # likewise
-            self._trim_tail()
-        unindexed = self._unindexed_bytes
-        if unindexed > self._interval_bytes:
-            self._add_entries(position, last_offset)
-            self._unindexed_bytes = size_bytes
-            return True
-        self._unindexed_bytes = unindexed + size_bytes
-        return False
+        self._tail.add(base_offset, position)  # type: ignore[union-attr] # there while it grows
+        return self._indexes.note(position, len(batch), last_offset, max_timestamp_ms)  # type: ignore[union-attr] # likewise
 
-    def _trim_tail(self) -> None:
-        assert self._tail_offsets is not None and self._tail_positions is not None
-        del self._tail_offsets[:-_TAIL_BATCHES], self._tail_positions[:-_TAIL_BATCHES]
-
-    def _add_entries(self, position: int, last_offset: int) -> None:
-        assert self._offsets is not None
-        self._offsets.add(last_offset - self.base_offset, position)
-        self._add_time_entry()
-
-    def _add_time_entry(self) -> None:
-        times = self._times
-        assert times is not None and self.max_timestamp_ms is not None
-        last = times.last()
-        if self.max_timestamp_ms > (last[0] if last else NO_TIMESTAMP):
-            times.add(self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset)
-
-    def note_header(self, position: int, header: BatchHeader) -> None:
-        self.note(
-            position,
-            header.size_bytes,
-            header.base_offset,
-            header.last_offset,
-            header.max_timestamp_ms,
+    def note(self, position: int, header: BatchHeader) -> bool:
+        """Take note of a batch that the file holds at `position`; True if the indexes grew."""
+        assert self._tail is not None, "a closed segment does not grow"
+        assert self._indexes is not None
+        self.next_offset = header.next_offset
+        self._tail.add(header.base_offset, position)
+        return self._indexes.note(
+            position, header.size_bytes, header.last_offset, header.max_timestamp_ms
         )
 
-    def save_indexes(self) -> None:
-        """Bring the index files up to date. Times first: an entry among the offsets vouches for them."""
-        self.times.save()
-        self.offsets.save()
+    def start_over(self) -> None:
+        """Forget what is known about the contents, to grow or be noted from the first byte."""
+        file = self.file
+        self.next_offset = self.base_offset
+        self._indexes = Indexes.fresh(
+            file.files, file.directory, self.base_offset, self._interval_bytes, self._tag
+        )
+        self._tail = Tail()
+        self._cursor = (-1, 0)
+
+    def resume_before(self, offset: int) -> int:
+        """Forget the contents from somewhere before `offset` on, to be noted again.
+
+        The position of the first batch to note, which the index knows.
+        """
+        entry = self.indexes.offsets.floor(offset - self.base_offset - 1)
+        header = self._entry_header(entry) if entry else None
+        if entry is None or header is None:
+            self.start_over()
+            return 0
+        self.indexes.resume(entry)
+        self.next_offset = header.base_offset
+        self._tail = Tail()
+        self._cursor = (-1, 0)
+        return entry[1]
+
+    def reopen(self) -> None:
+        """Let a closed segment, trusted to its end, grow again."""
+        start = self.resume_before(self.base_offset + MAX_RELATIVE_OFFSET)
+        self._note_all(start)
+
+    def truncate(self, position: int, next_offset: int) -> None:
+        """Drop the batches from `position` on, the first of which begins at `next_offset`."""
+        start = self.resume_before(next_offset)
+        if self.aborted:
+            self.txns.truncate(next_offset)
+        self.file.truncate(position)
+        self._note_all(start)
+
+    def _note_all(self, position: int) -> None:
+        for found, header in self.headers(position):
+            self.note(found, header)
+
+    def index_is_full(self, limit_bytes: int) -> bool:
+        return self.indexes.is_full(limit_bytes)
+
+    def save_indexes(self) -> list[SegmentFile]:
+        """Bring the index files up to date; those that are more than hints, to be synced."""
+        self.indexes.save()
+        return self._save_txns()
 
     def seal(self) -> list[SegmentFile]:
         """It grows no more: the indexes go to their files and leave the memory.
 
         The files are returned, to be synced. May be repeated when there was no room for them.
         """
-        if self._tail_offsets is not None:
-            self._add_time_entry()
-            self._tail_offsets = self._tail_positions = None
-        sealed = (self.times.seal(), self.offsets.seal())
-        return [file for file in sealed if file is not None]
+        self._tail = None
+        return [*self._save_txns(), *self.indexes.seal()]
 
-    def _resume(self, entry: tuple[int, int] | None) -> int:
-        """Keep the indexes up to `entry`, ready to note the batches from its position on."""
-        if entry is None:
-            self.start_over()
-            return 0
-        self.offsets.truncate(entry[1])
-        self.times.truncate(entry[0])
-        newest = self.times.last() or (NO_TIMESTAMP, 0)
-        self.max_timestamp_ms, self.max_timestamp_offset = newest[0], self.base_offset + newest[1]
-        self.next_offset = self.base_offset
-        self._unindexed_bytes = 0
-        self._cursor = (-1, 0)
-        self._tail_offsets, self._tail_positions = array("q"), array("q")
-        return entry[1]
-
-    def resume_at(self, position: int) -> int:
-        """Make it ready to note batches again, from a batch at or before `position`, which is returned."""
-        entry = self.offsets.floor_value(position)
-        if entry is not None and self._entry_header(entry) is None:
-            entry = None
-        return self._resume(entry)
-
-    def reopen(self) -> None:
-        """Let a closed segment, trusted to its end, grow again."""
-        for position, header in self.headers(self.resume_at(self.file.size)):
-            self.note_header(position, header)
-
-    def truncate(self, position: int) -> None:
-        """Drop the batches from `position` on, and let it grow again from there."""
-        start = self.resume_at(position)
-        self.file.truncate(position)
-        for start, header in self.headers(start):
-            self.note_header(start, header)
+    def _save_txns(self) -> list[SegmentFile]:
+        file = self._txns.save() if self._txns is not None else None
+        return [file] if file is not None else []
 
     # Reading ---------------------------------------------------------------------------------
 
@@ -225,33 +175,12 @@ class Segment:
         The first is given even when it is larger: a reader must always progress. None of them
         reaches `upto_offset`; None when there is no such batch here.
         """
-        tail = self._tail_offsets
-        if tail and offset >= tail[0]:
-            found = self._read_tail(offset, max_bytes, upto_offset)
+        if self._tail is not None:
+            size, next_offset = self.file.size, self.next_offset
+            found = self._tail.read(offset, max_bytes, upto_offset, size, next_offset)
             if found is not None:
                 return found
         return self._read_file(offset, max_bytes, upto_offset)
-
-    def _read_tail(self, offset: int, max_bytes: int, upto_offset: int) -> Extent | None:
-        """The answer from memory, if it is certain."""
-        offsets, positions = self._tail_offsets, self._tail_positions
-        assert offsets is not None and positions is not None
-        first = bisect_left(offsets, offset)
-        if first == len(offsets) or offsets[first] != offset:
-            return None  # inside a batch, or in a gap
-        start = positions[first]
-        if upto_offset >= self.next_offset:
-            end, next_offset = self.file.size, self.next_offset
-        else:
-            last = bisect_left(offsets, upto_offset)
-            if last == len(offsets) or offsets[last] != upto_offset:
-                return None
-            end, next_offset = positions[last], upto_offset
-        if end - start > max_bytes:
-            last = max(bisect_right(positions, start + max_bytes) - 1, first + 1)
-            if last < len(offsets) and positions[last] < end:
-                end, next_offset = positions[last], offsets[last]
-        return Extent(start, end, next_offset)
 
     def _read_file(self, offset: int, max_bytes: int, upto_offset: int) -> Extent | None:
         found = self.find(offset)
@@ -264,19 +193,19 @@ class Segment:
         if limit >= self.file.size and upto_offset >= self.next_offset:
             return Extent(start, self.file.size, self.next_offset)
         end, next_offset = start + header.size_bytes, header.next_offset
-        boundary = self._boundary_before(limit, upto_offset) if end < limit else end
-        for position, header in self.headers(max(end, boundary)):
-            if position + header.size_bytes > limit or header.next_offset > upto_offset:
+        if end < limit:
+            for position, header in self.headers(max(end, self._place_before(limit, upto_offset))):
                 end, next_offset = position, max(next_offset, header.base_offset)
-                break
-            end, next_offset = position + header.size_bytes, header.next_offset
+                if position + header.size_bytes > limit or header.next_offset > upto_offset:
+                    break
+                end, next_offset = position + header.size_bytes, header.next_offset
         next_offset = min(next_offset, upto_offset)
         self._cursor = (next_offset, end)
         return Extent(start, end, next_offset)
 
-    def _boundary_before(self, limit: int, upto_offset: int) -> int:
+    def _place_before(self, limit: int, upto_offset: int) -> int:
         """The last indexed place where a batch begins, with all before it within both limits."""
-        offsets = self.offsets
+        offsets = self.indexes.offsets
         entry = offsets.floor_value(limit)
         if upto_offset < self.next_offset:
             below = offsets.floor(upto_offset - self.base_offset - 1)
@@ -290,149 +219,165 @@ class Segment:
 
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
         """Position and header of the first batch that ends after `offset`."""
-        if offset >= self.next_offset:
-            return None
-        position = self._floor(offset)
-        for position, header in self.headers(position):
-            if header.next_offset > offset:
-                return position, header
+        if offset < self.next_offset:
+            for position, header in self.headers(self._place_of(offset)):
+                if header.next_offset > offset:
+                    return position, header
         return None
 
-    def _floor(self, offset: int) -> int:
-        """A position at or before the batch that holds `offset`, not far from it."""
-        known_offset, known_position = self._cursor
-        if known_offset == offset:
-            return known_position
-        tail = self._tail_offsets
-        if tail and offset >= tail[0] and self._tail_positions is not None:
-            return self._tail_positions[bisect_right(tail, offset) - 1]
-        entry = self.offsets.floor(offset - self.base_offset)
-        if entry is None:
-            return 0
-        if self._entry_header(entry) is None:
+    def _place_of(self, offset: int) -> int:
+        """Where a batch begins at or before `offset`, not far from it."""
+        if self._cursor[0] == offset:
+            return self._cursor[1]
+        if self._tail is not None and (position := self._tail.floor(offset)) is not None:
+            return position
+        entry = self.indexes.offsets.floor(offset - self.base_offset)
+        if entry is not None and self._entry_header(entry) is None:
             self.rebuild_indexes()
-            entry = self.offsets.floor(offset - self.base_offset)
+            entry = self.indexes.offsets.floor(offset - self.base_offset)
         return entry[1] if entry else 0
-
-    def _entry_header(self, entry: tuple[int, int]) -> BatchHeader | None:
-        """The header that an index entry points to; None if the entry is wrong."""
-        relative, position = entry
-        try:
-            header = parse_header(self.file.read(position, HEADER_SIZE))
-        except StructError:
-            return None
-        if header.magic != MAGIC or header.last_offset != self.base_offset + relative:
-            return None
-        return header
 
     def headers(
         self, position: int = 0, stop: int | None = None
     ) -> Iterator[tuple[int, BatchHeader]]:
         """Position and header of each batch from `position` on, which must be a batch's."""
         stop = self.file.size if stop is None else stop
-        chunk, start = b"", position
+        chunk, start, wanted = b"", position, _SCAN_BYTES
         while position < stop:
             if position - start + HEADER_SIZE > len(chunk):
-                chunk, start = self.file.read(position, min(_SCAN_BYTES, stop - position)), position
-            try:
-                header = parse_header(chunk, position - start)
-            except StructError:
-                header = None
-            if header is None or header.magic != MAGIC or header.size_bytes < HEADER_SIZE:
-                raise StorageFault(
-                    f"{self.file.path}: no batch header at byte {position} (offset >= "
-                    f"{self.base_offset}), though it is below the end at {stop}"
+                chunk, start = self.file.read_at(position, wanted), position
+            header = _parse(chunk, position - start)
+            if header is None or position + header.size_bytes > stop:
+                raise DamagedLog(
+                    f"{self.file.path}: no whole batch at byte {position}, though the file should "
+                    f"hold them up to byte {stop} (offset {self.next_offset})"
                 )
             yield position, header
             position += header.size_bytes
+            wanted = HEADER_SIZE if header.size_bytes > _LARGE_BATCH_BYTES else _SCAN_BYTES
+
+    def place_near_end(self) -> int:
+        """Where a batch begins, not far from the end."""
+        return self._place_of(self.base_offset + MAX_RELATIVE_OFFSET)
 
     def read_batch(self, position: int, header: BatchHeader) -> bytes:
-        return self.file.read(position, header.size_bytes)
-
-    def newest(self) -> tuple[int, int]:
-        """The largest timestamp, -1 if there is none, and the last offset of the first batch that has it."""
-        if self.max_timestamp_ms is None:
-            timestamp_ms, relative = self.times.last() or (NO_TIMESTAMP, 0)
-            self.max_timestamp_ms = timestamp_ms
-            self.max_timestamp_offset = self.base_offset + relative
-        return self.max_timestamp_ms, self.max_timestamp_offset
+        return self.file.read_at(position, header.size_bytes)
 
     def first_header(self) -> BatchHeader | None:
         return next((header for _, header in self.headers()), None)
 
+    def newest(self) -> tuple[int, int]:
+        """The largest timestamp, -1 if there is none, and the last offset of the first batch that has it."""
+        indexes = self.indexes
+        return indexes.max_timestamp_ms, indexes.max_timestamp_offset
+
+    def newest_ms(self) -> int:
+        """The largest timestamp, or when the file was last written if there is none."""
+        timestamp_ms = self.indexes.max_timestamp_ms
+        return timestamp_ms if timestamp_ms >= 0 else self.file.modified_ms()
+
     # Indexes ---------------------------------------------------------------------------------
 
     @property
-    def offsets(self) -> SparseIndex:
-        if self._offsets is None:
-            self._open_indexes()
-        assert self._offsets is not None
-        return self._offsets
+    def indexes(self) -> Indexes:
+        """As the files have them, if they look right; else rebuilt."""
+        if self._indexes is None:
+            file = self.file
+            self._indexes = Indexes.saved(
+                file.files, file.directory, self.base_offset, self._interval_bytes
+            )
+            if not self._indexes_agree(self._indexes):
+                self.rebuild_indexes()
+        return self._indexes
 
     @property
-    def times(self) -> SparseIndex:
-        if self._times is None:
-            self._open_indexes()
-        assert self._times is not None
-        return self._times
+    def txns(self) -> TxnIndex:
+        """The index of aborted transactions, to be changed."""
+        if self._txns is None:
+            self._txns = TxnIndex(self.file.files, self.file.directory, self.base_offset)
+            self._aborted = True
+        return self._txns
 
-    def _open_indexes(self) -> None:
-        """Take the files as they are, if they look right; rebuild them if not."""
-        file = self.file
-        self._offsets = SparseIndex.open(file.files, file.directory, self.base_offset, OFFSETS)
-        self._times = SparseIndex.open(file.files, file.directory, self.base_offset, TIMES)
-        if not self._indexes_agree():
-            self.rebuild_indexes()
+    @property
+    def aborted(self) -> Sequence[AbortedEntry]:
+        """Transactions whose abort markers are here, in order."""
+        if self._aborted is None:
+            self._aborted = txn_index.exists(self.file.directory, self.base_offset)
+        return self.txns.entries if self._aborted else ()
 
-    def _indexes_agree(self) -> bool:
-        """The last entries point to batches that confirm them; files that are not there have none."""
-        assert self._offsets is not None and self._times is not None
-        last = self._offsets.last()
-        if last is None:
-            if self.file.size > self._interval_bytes + _SCAN_BYTES:
-                return False  # it should have had entries
-        elif self._entry_header(last) is None:
+    def _indexes_agree(self, indexes: Indexes) -> bool:
+        """The last entries point to batches that confirm them, and there are entries if there must be."""
+        last, newest = indexes.offsets.last(), indexes.times.last()
+        if last is None and self.file.size > self._interval_bytes + _SCAN_BYTES:
             return False
-        newest = self._times.last()
+        if last is not None and self._entry_header(last) is None:
+            return False
         if newest is None:
             return self.file.size == 0
-        found = self._header_of(self.base_offset + newest[1])
-        return found is not None and found.max_timestamp_ms == newest[0]
-
-    def _header_of(self, last_offset: int) -> BatchHeader | None:
-        """The batch that ends at `last_offset`, found without trusting what was not checked."""
-        assert self._offsets is not None
-        entry = self._offsets.floor(last_offset - self.base_offset)
+        entry = indexes.offsets.floor(newest[1])
         if entry is not None and self._entry_header(entry) is None:
-            return None
+            return False
         for _, header in self.headers(entry[1] if entry else 0):
-            if header.last_offset >= last_offset:
-                return header if header.last_offset == last_offset else None
-        return None
+            if header.last_offset >= self.base_offset + newest[1]:
+                found = (header.max_timestamp_ms, header.last_offset - self.base_offset)
+                return found == newest
+        return False
+
+    def _entry_header(self, entry: tuple[int, int]) -> BatchHeader | None:
+        """The header that an entry of the offset index points to; None if the entry is wrong."""
+        relative, position = entry
+        header = _parse(self.file.read_at(position, HEADER_SIZE), 0)
+        if header is None or header.last_offset != self.base_offset + relative:
+            return None
+        return header
 
     def rebuild_indexes(self) -> None:
         """From the batch headers of the whole file."""
-        grows = self._tail_offsets is not None
-        next_offset = self.next_offset
+        grows, next_offset = self._tail is not None, self.next_offset
         self.start_over()
-        for position, header in self.headers():
-            self.note_header(position, header)
-        self.next_offset = next_offset
+        self._note_all(0)
         if not grows:
             with suppress(DiskFull):  # then they stay in memory
                 self.seal()
+        self.next_offset = max(next_offset, self.next_offset)
 
     # The end ---------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close the files; they open again when needed."""
         self.file.close()
-        for index in (self._offsets, self._times):
-            if index is not None:
-                index.close()
+        if self._indexes is not None:
+            self._indexes.close()
+        if self._txns is not None:
+            self._txns.close()
 
     def unlink(self) -> None:
-        """Remove the files; slices of them stay readable."""
-        self.file.unlink()
-        self.offsets.unlink()
-        self.times.unlink()
+        """Remove the files at once."""
+        for path in self.retire():
+            os.unlink(path)
+
+    def retire(self) -> list[str]:
+        """Rename the files, so that they belong to no log any more; their new paths. Slices stay readable."""
+        self.close()
+        stem = f"{self.file.directory}/{self.base_offset:020d}"
+        retired = []
+        for suffix in SUFFIXES:
+            path = stem + suffix
+            try:
+                os.rename(path, path + DELETED_SUFFIX)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise StorageFault(f"{path}: cannot be renamed: {error.strerror}") from error
+            retired.append(path + DELETED_SUFFIX)
+        self.file.suffix = LOG_SUFFIX + DELETED_SUFFIX
+        return retired
+
+
+def _parse(data: bytes, at: int) -> BatchHeader | None:
+    """What may be a batch header."""
+    try:
+        header = parse_header(data, at)
+    except StructError:
+        return None
+    return header if header.magic == MAGIC and header.size_bytes >= HEADER_SIZE else None

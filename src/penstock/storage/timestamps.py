@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.model.errors import CorruptBatch
-from penstock.records.batch import BatchHeader
+from penstock.records.batch import NO_TIMESTAMP, BatchHeader
 from penstock.records.record import Record, decode_records
-from penstock.storage.segment import NO_TIMESTAMP, Segment
+from penstock.storage.segment import Segment
 
 
 class TimestampOffset(NamedTuple):
@@ -28,7 +28,7 @@ def find_timestamp(
 
 
 def _find_in(segment: Segment, timestamp_ms: int, start_offset: int) -> TimestampOffset | None:
-    entry = segment.times.floor(timestamp_ms)
+    entry = segment.indexes.times.floor(timestamp_ms)
     first = segment.base_offset + entry[1] if entry else segment.base_offset
     found = segment.find(max(first, start_offset))
     if found is None:

@@ -1,0 +1,114 @@
+"""Making a log durable in three steps, so that the event loop never waits for the disk.
+
+`Log.flush_begin` on the loop, `FlushTicket.sync` in a thread, `Log.flush_end` on the loop.
+"""
+
+import os
+
+from penstock.model.errors import DiskFull, StorageFault
+from penstock.storage.files import Disk, Handle, SegmentFile
+from penstock.storage.segment import Segment
+
+
+class FlushTicket:
+    """What was not durable when a flush began. Its descriptors stay open until it is gone."""
+
+    __slots__ = (
+        "_directories",
+        "_disk",
+        "_handles",
+        "_paths",
+        "is_complete",
+        "next_offset",
+        "size_bytes",
+        "truncations",
+    )
+
+    def __init__(self, disk: Disk, next_offset: int, size_bytes: int, truncations: int) -> None:
+        self._disk = disk
+        self._handles: list[tuple[Handle, str]] = []
+        self._paths: list[str] = []
+        self._directories: list[str] = []
+        self.next_offset = next_offset  # all below it is durable after `sync`
+        self.size_bytes = size_bytes
+        self.truncations = truncations
+        self.is_complete = True  # no file had to be left for the next flush
+
+    def add_files(self, files: list[SegmentFile]) -> None:
+        self._handles += [(file.open(), file.path) for file in files]
+
+    def add_names(self, paths: list[str], directories: list[str]) -> None:
+        """Small files that were replaced, and the directories whose names changed."""
+        self._paths += paths
+        self._directories += directories
+
+    def sync(self) -> None:
+        """For a thread. Called once: after a failure nobody knows what is on the disk."""
+        path = ""
+        try:
+            for handle, path in self._handles:  # noqa: B007 # the message names it
+                self._disk.fdatasync(handle.fd)
+            for path in self._paths:
+                self._sync_path(path)
+            for path in self._directories:
+                self._disk.fsync_directory(path)
+        except OSError as error:
+            raise StorageFault(f"{path}: cannot be made durable: {error.strerror}") from error
+        self._handles = []
+
+    def _sync_path(self, path: str) -> None:
+        try:
+            fd = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return  # replaced again or removed since: the next flush has it
+        try:
+            self._disk.opened(fd, path)
+            self._disk.fdatasync(fd)
+        finally:
+            os.close(fd)
+
+
+class Unsynced:
+    """What of a log beside the active segment may not be on the disk yet."""
+
+    __slots__ = ("_names_changed", "_paths", "_segments")
+
+    def __init__(self, segments: list[Segment]) -> None:
+        self._segments = segments  # closed, or cut, since the last flush
+        self._paths: list[str] = []
+        self._names_changed = False
+
+    def add_segment(self, segment: Segment) -> None:
+        self._segments.append(segment)
+        self._names_changed = True
+
+    def add_path(self, path: str) -> None:
+        self._paths.append(path)
+        self._names_changed = True
+
+    def names_changed(self) -> None:
+        self._names_changed = True
+
+    def forget(self, next_offset: int) -> None:
+        """The log was cut: segments from there on are gone."""
+        self._segments = [s for s in self._segments if s.base_offset < next_offset]
+
+    def fill(self, ticket: FlushTicket, active: Segment, directories: list[str]) -> None:
+        """Hand all of it to a flush. What there is no room to write down is left for the next one."""
+        left = []
+        for segment in self._segments:
+            if segment is active:
+                continue
+            try:
+                ticket.add_files([segment.file, *segment.seal()])
+            except DiskFull:
+                left.append(segment)
+        try:
+            ticket.add_files([active.file, *active.save_indexes()])
+        except DiskFull:
+            ticket.add_files([active.file])
+            ticket.is_complete = False
+        if left:
+            ticket.is_complete = False
+        ticket.add_names(self._paths, directories if self._names_changed else [])
+        self._segments, self._paths, self._names_changed = left, [], False

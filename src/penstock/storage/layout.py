@@ -1,0 +1,68 @@
+"""The files in a partition's directory: what is there, and what a crash has left over."""
+
+import os
+from contextlib import suppress
+from typing import NamedTuple
+
+from penstock.model.errors import StorageFault
+from penstock.storage import swap
+from penstock.storage.files import OpenFiles, SegmentFile
+from penstock.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, SUFFIXES, Segment
+
+
+class Found(NamedTuple):
+    segments: list[tuple[int, int]]  # base offset and size, in order
+    retired: dict[int, list[str]]  # paths, by base offset
+
+
+def tidy(directory: str) -> Found:
+    """Finish or undo what was under way when the last run ended, and list what is there."""
+    names = _names(directory)
+    if swap.complete(directory, names):
+        names = _names(directory)
+    bases = {int(name[:20]) for name in names if _is_segment_file(name, LOG_SUFFIX)}
+    retired: dict[int, list[str]] = {}
+    for name in names:
+        path = f"{directory}/{name}"
+        if name.endswith(DELETED_SUFFIX) and name[:20].isdigit():
+            retired.setdefault(int(name[:20]), []).append(path)
+        elif name.endswith(".tmp") or (_is_orphan(name, bases)):
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+    found = [
+        (base_offset, os.stat(f"{directory}/{base_offset:020d}{LOG_SUFFIX}").st_size)
+        for base_offset in sorted(bases)
+    ]
+    return Found(found, retired)
+
+
+def segments_of(
+    files: OpenFiles, directory: str, found: Found, interval_bytes: int
+) -> list[Segment]:
+    """Each reaches to where the next one begins, as far as names can tell."""
+    bases = [base_offset for base_offset, _ in found.segments]
+    ends = [*bases[1:], *bases[-1:]]
+    return [
+        Segment(SegmentFile(files, directory, base, LOG_SUFFIX, size), interval_bytes, end)
+        for (base, size), end in zip(found.segments, ends, strict=True)
+    ]
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StorageFault(f"{directory}: cannot be listed: {error.strerror}") from error
+
+
+def _is_segment_file(name: str, suffix: str) -> bool:
+    return name.endswith(suffix) and len(name) == 20 + len(suffix) and name[:20].isdigit()
+
+
+def _is_orphan(name: str, bases: set[int]) -> bool:
+    """An index whose log is gone."""
+    return (
+        any(_is_segment_file(name, suffix) for suffix in SUFFIXES) and int(name[:20]) not in bases
+    )

@@ -1,0 +1,82 @@
+"""What a topic's settings mean for an append, worked out once for all partitions that share them."""
+
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from penstock.model.configs import TopicConfig
+from penstock.model.errors import MessageTooLarge
+from penstock.records.batch import BatchHeader, parse_header, stamp_append_time
+from penstock.records.compression import Codec
+from penstock.records.crc32c import crc32c
+from penstock.records.validation import UNBOUNDED_MS, check_keys, recompress
+
+_CODECS: Final = {
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+
+
+class Limits(NamedTuple):
+    max_batch_bytes: int
+    before_max_ms: int
+    after_max_ms: int
+    append_time: bool
+    needs_keys: bool
+    codec: Codec | None  # None: as the producer sent it
+    level: int | None
+    opens_batches: bool  # a batch may have to be looked into, or rewritten
+
+    def rewrite(
+        self, records: memoryview, header: BatchHeader, now_ms: int
+    ) -> tuple[memoryview, BatchHeader]:
+        """The batch as this topic wants it."""
+        if self.needs_keys:
+            check_keys(records, header)
+        if self.codec is not None and header.codec != self.codec:
+            records = memoryview(recompress(records, self.codec, self.level))
+            if len(records) > self.max_batch_bytes:
+                raise MessageTooLarge(
+                    f"batch of {len(records)} bytes after compression.type; "
+                    f"max.message.bytes is {self.max_batch_bytes}"
+                )
+        if self.append_time:
+            stamp_append_time(records, now_ms)
+        return records, parse_header(records)
+
+
+@lru_cache(maxsize=4096)
+def limits_of(config: TopicConfig) -> Limits:
+    append_time = config.message_timestamp_type == "LogAppendTime"
+    codec = _CODECS.get(config.compression_type)
+    needs_keys = "compact" in config.cleanup_policy
+    return Limits(
+        max_batch_bytes=config.max_message_bytes,
+        before_max_ms=UNBOUNDED_MS if append_time else config.message_timestamp_before_max_ms,
+        after_max_ms=UNBOUNDED_MS if append_time else config.message_timestamp_after_max_ms,
+        append_time=append_time,
+        needs_keys=needs_keys,
+        codec=codec,
+        level=_level(config, codec),
+        opens_batches=append_time or needs_keys or codec is not None,
+    )
+
+
+def _level(config: TopicConfig, codec: Codec | None) -> int | None:
+    levels = {
+        Codec.GZIP: config.compression_gzip_level,
+        Codec.LZ4: config.compression_lz4_level,
+        Codec.ZSTD: config.compression_zstd_level,
+    }
+    level = levels.get(codec) if codec is not None else None
+    return None if level == -1 else level
+
+
+def jitter_ms(config: TopicConfig, topic_id: bytes, partition: int, base_offset: int) -> int:
+    """The part taken off `segment.ms`: another one for each segment, the same after a restart."""
+    if not config.segment_jitter_ms:
+        return 0
+    place = b"%s%d.%d" % (topic_id, partition, base_offset)
+    return crc32c(place) % config.segment_jitter_ms

@@ -1,0 +1,72 @@
+"""Opens a log from its directory: segments first, then what follows from their batches."""
+
+from penstock.model.configs import TopicConfig
+from penstock.model.ids import TopicId
+from penstock.storage import layout, recovery, state
+from penstock.storage.files import OpenFiles, remove
+from penstock.storage.layout import Found
+from penstock.storage.log import Log
+from penstock.storage.recovery import REMEDY, Ending, Past
+from penstock.storage.segment import DamagedLog
+from penstock.storage.segments import Segments
+
+
+def open_log(
+    files: OpenFiles,
+    topic_path: str,
+    partition: int,
+    topic_id: TopicId,
+    config: TopicConfig,
+    past: Past,
+) -> Log:
+    """The log that the directory holds, recovered; one that was never written if there is none."""
+    log = Log(files, topic_path, partition, topic_id, config)
+    found = layout.tidy(log.path)
+    if not found.segments:
+        _refuse_missing(log.path, found, past)
+        remove([path for paths in found.retired.values() for path in paths])
+        return log
+    epochs, truncated_to = state.read_epochs(log.path) or (None, None)
+    if truncated_to is not None and past.recovery_point is not None:
+        past = past._replace(recovery_point=min(past.recovery_point, truncated_to))
+    _refuse_missing_start(log.path, found, past)
+    opened = layout.segments_of(files, log.path, found, config.index_interval_bytes)
+    items, log.recovery = recovery.open_segments(opened, past)
+    next_offset = items[-1].next_offset
+    sure_upto = min(past.recovery_point or 0, next_offset)
+    follows = state.load(
+        log.path,
+        items,
+        epochs,
+        epochs_upto=next_offset if past.ending is Ending.CLEAN else sure_upto,
+        producers_upto=sure_upto if past.ending is Ending.POWER_LOSS else next_offset,
+    )
+    segments = Segments(files, log.path, items)
+    segments.adopt_retired(found.retired)
+    unsynced = [segment for segment in items[:-1] if segment.next_offset > sure_upto]
+    log.adopt(segments, follows, unsynced)
+    log.recovery_point = sure_upto
+    log.start_offset = max(items[0].base_offset, min(past.start_offset or 0, next_offset))
+    log.saved_start_offset = past.start_offset or 0
+    log.unflushed_bytes = log.recovery.scanned_bytes - log.recovery.dropped_bytes
+    return log
+
+
+def _refuse_missing(path: str, found: Found, past: Past) -> None:
+    """Only a log that was being emptied may be without any segment."""
+    if past.recovery_point and not found.retired:
+        raise DamagedLog(
+            f"{path}: no segment is there, though it was synced to offset {past.recovery_point}. {REMEDY}"
+        )
+
+
+def _refuse_missing_start(path: str, found: Found, past: Past) -> None:
+    """Segments go from the front, but stay as retired files until the new start is written down."""
+    first_offset, start_offset = found.segments[0][0], past.start_offset
+    if start_offset is None or first_offset <= start_offset:
+        return
+    if not any(base_offset <= start_offset for base_offset in found.retired):
+        raise DamagedLog(
+            f"{path}: begins at offset {first_offset}, though the log starts at {start_offset}: "
+            f"a segment is missing. {REMEDY}"
+        )

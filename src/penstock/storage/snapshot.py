@@ -1,0 +1,100 @@
+"""The file `producers.snapshot`: what is known of a log's producers at one or two offsets."""
+
+from collections.abc import Iterable, Mapping
+from struct import Struct
+from struct import error as StructError
+from typing import Final, NamedTuple
+
+from penstock.records.crc32c import crc32c
+from penstock.storage.producers import KnownBatch, Producer, Producers
+from penstock.storage.sealed import Damaged
+from penstock.storage.txn_index import Digest
+
+_MAGIC: Final = b"PSNP"
+_VERSION: Final = 1
+_HEAD: Final = Struct(">4sHIH")  # magic, version, checksum of all that follows it, sections
+_SECTION: Final = Struct(">qII")  # offset, producers, segments with aborted transactions
+_PRODUCER: Final = Struct(
+    ">qhiqiqB"
+)  # id, epoch, coordinator epoch, time, next sequence, first offset of its transaction, batches
+_BATCH: Final = Struct(">iiqqq")  # sequences, offsets, timestamp
+_DIGEST: Final = Struct(">qII")  # base offset, entries, their checksum
+_CHECKED_FROM: Final = 10
+
+
+class Section(NamedTuple):
+    """The state once all batches below `offset` are applied."""
+
+    offset: int
+    producers: list[tuple[int, Producer]]
+    aborted: dict[int, Digest]  # by base offset: the entries of each segment below `offset`
+
+
+def section_of(offset: int, producers: Producers, aborted: Mapping[int, Digest]) -> bytes:
+    parts = [_SECTION.pack(offset, len(producers), len(aborted))]
+    for producer_id, producer in producers:
+        parts.append(
+            _PRODUCER.pack(
+                producer_id,
+                producer.epoch,
+                producer.coordinator_epoch,
+                producer.last_timestamp_ms,
+                producer.next_sequence,
+                producer.txn_first_offset,
+                len(producer.batches),
+            )
+        )
+        parts += [_BATCH.pack(*batch) for batch in producer.batches]
+    parts += [_DIGEST.pack(base_offset, *digest) for base_offset, digest in aborted.items()]
+    return b"".join(parts)
+
+
+def encode(sections: Iterable[bytes]) -> bytes:
+    sections = list(sections)
+    body = b"".join(sections)
+    count = len(sections).to_bytes(2, "big")
+    return _HEAD.pack(_MAGIC, _VERSION, crc32c(count + body), len(sections)) + body
+
+
+def decode(data: bytes) -> list[tuple[Section, bytes]]:
+    """Each section, and its own bytes; raises Damaged."""
+    try:
+        magic, version, crc, count = _HEAD.unpack_from(data)
+        if magic != _MAGIC or version != _VERSION:
+            raise Damaged(f"producers.snapshot: {magic!r} version {version}; not {_VERSION}")
+        if crc32c(data[_CHECKED_FROM:]) != crc:
+            raise Damaged("producers.snapshot: checksum mismatch")
+        sections, position = [], _HEAD.size
+        for _ in range(count):
+            section, end = _read_section(data, position)
+            sections.append((section, data[position:end]))
+            position = end
+    except StructError as error:
+        raise Damaged(f"producers.snapshot: cut off after {len(data)} bytes") from error
+    return sections
+
+
+def _read_section(data: bytes, position: int) -> tuple[Section, int]:
+    offset, producer_count, digest_count = _SECTION.unpack_from(data, position)
+    position += _SECTION.size
+    producers, aborted = [], {}
+    for _ in range(producer_count):
+        producer_id, producer, position = _read_producer(data, position)
+        producers.append((producer_id, producer))
+    for _ in range(digest_count):
+        base_offset, count, crc = _DIGEST.unpack_from(data, position)
+        aborted[base_offset] = Digest(count, crc)
+        position += _DIGEST.size
+    return Section(offset, producers, aborted), position
+
+
+def _read_producer(data: bytes, position: int) -> tuple[int, Producer, int]:
+    fields = _PRODUCER.unpack_from(data, position)
+    position += _PRODUCER.size
+    producer = Producer(fields[1])
+    producer.coordinator_epoch, producer.last_timestamp_ms = fields[2], fields[3]
+    producer.next_sequence, producer.txn_first_offset = fields[4], fields[5]
+    for _ in range(fields[6]):
+        producer.batches.append(KnownBatch(*_BATCH.unpack_from(data, position)))
+        position += _BATCH.size
+    return fields[0], producer, position

@@ -1,0 +1,178 @@
+"""What follows from the batches of a log: leader epochs, producers, aborted transactions.
+
+It is kept in files so that it need not be read from the batches again; lost files are replayed.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from penstock.model.errors import CorruptBatch
+from penstock.records.batch import BatchHeader
+from penstock.records.control import EndMarker, decode_marker
+from penstock.storage import epochs as epochs_file
+from penstock.storage import snapshot
+from penstock.storage.epochs import Epochs
+from penstock.storage.files import Buffer, write_atomically
+from penstock.storage.producers import Producers
+from penstock.storage.sealed import Damaged
+from penstock.storage.segment import Segment
+from penstock.storage.snapshot import Section
+from penstock.storage.txn_index import NO_ENTRIES, digest
+
+EPOCHS_FILE: Final = "leader-epochs"
+PRODUCERS_FILE: Final = "producers.snapshot"
+
+
+class AbortedTxn(NamedTuple):
+    producer_id: int
+    first_offset: int
+
+
+class LogState:
+    """Follows every batch that enters the log, in order."""
+
+    __slots__ = ("epochs", "producers")
+
+    def __init__(self) -> None:
+        self.epochs = Epochs()
+        self.producers = Producers()
+
+    def apply(self, segment: Segment, header: BatchHeader, batch: Buffer) -> None:
+        """A batch as a leader, or the disk, has it."""
+        self._follow_epoch(header)
+        if header.producer_id >= 0:
+            self._follow_producer(segment, header, batch)
+
+    def _follow_epoch(self, header: BatchHeader) -> None:
+        if header.leader_epoch != self.epochs.latest:
+            self.epochs.assign(header.leader_epoch, header.base_offset)
+
+    def _follow_producer(self, segment: Segment, header: BatchHeader, batch: Buffer) -> None:
+        time_ms = header.max_timestamp_ms
+        if not header.is_control:
+            self.producers.record(header, header.base_offset, time_ms, time_ms)
+        elif (marker := marker_in(batch, header)) is not None:
+            self.end_transaction(segment, header, marker, header.base_offset, time_ms)
+
+    def end_transaction(
+        self, segment: Segment, header: BatchHeader, marker: EndMarker, offset: int, now_ms: int
+    ) -> None:
+        aborted = self.producers.end_transaction(header, marker, offset, now_ms)
+        if aborted is not None:
+            segment.txns.add(aborted)
+
+    def replay(self, segments: Iterable[Segment], epochs_from: int, producers_from: int) -> None:
+        """Follow the batches on disk, for epochs from one offset on, for producers from another."""
+        first = min(epochs_from, producers_from)
+        for segment in segments:
+            found = segment.find(first) if segment.next_offset > first else None
+            for position, header in segment.headers(found[0]) if found else ():
+                if header.base_offset >= epochs_from:
+                    self._follow_epoch(header)
+                if header.producer_id >= 0 and header.base_offset >= producers_from:
+                    batch = segment.read_batch(position, header) if header.is_control else b""
+                    self._follow_producer(segment, header, batch)
+
+    # Files -----------------------------------------------------------------------------------
+
+    def save_epochs(self, directory: str, truncated_to: int | None) -> str:
+        path = f"{directory}/{EPOCHS_FILE}"
+        write_atomically(path, self.epochs.encode(truncated_to))
+        self.epochs.changed = False
+        return path
+
+    def save_producers(
+        self, directory: str, segments: Iterable[Segment], offset: int, keep_upto: int
+    ) -> str:
+        """The state at the log's end, `offset`, beside the newest one that is not past `keep_upto`."""
+        path = f"{directory}/{PRODUCERS_FILE}"
+        older = [raw for section, raw in read_sections(directory) if section.offset <= keep_upto]
+        aborted = {
+            segment.base_offset: digest(segment.aborted, offset)
+            for segment in segments
+            if segment.aborted
+        }
+        newest = snapshot.section_of(offset, self.producers, aborted)
+        write_atomically(path, snapshot.encode([*older[-1:], newest]))
+        return path
+
+
+def marker_in(batch: Buffer, header: BatchHeader) -> EndMarker | None:
+    try:
+        return decode_marker(batch, header)
+    except CorruptBatch:
+        return None  # its checksum held: some other broker's control batch, kept as it is
+
+
+def read_sections(directory: str) -> list[tuple[Section, bytes]]:
+    """In order of offset; none if the file is lost or damaged."""
+    try:
+        with open(f"{directory}/{PRODUCERS_FILE}", "rb") as file:
+            return snapshot.decode(file.read())
+    except (OSError, Damaged):
+        return []
+
+
+def read_epochs(directory: str) -> tuple[Epochs, int | None] | None:
+    """None if the file is lost or damaged."""
+    try:
+        with open(f"{directory}/{EPOCHS_FILE}", "rb") as file:
+            return epochs_file.decode(file.read())
+    except (OSError, Damaged):
+        return None
+
+
+def load(
+    directory: str,
+    segments: list[Segment],
+    epochs: Epochs | None,
+    *,
+    epochs_upto: int,
+    producers_upto: int,
+) -> LogState:
+    """The state at the end of the segments: from the files as far as they are trusted, then from batches."""
+    state = LogState()
+    first_offset = segments[0].base_offset
+    section = _usable_section(directory, segments, producers_upto)
+    if section is not None:
+        state.producers.restore(section.producers)
+    producers_from = section.offset if section else first_offset
+    for segment in segments:
+        if segment.next_offset > producers_from and segment.aborted:
+            segment.txns.truncate(producers_from)
+    if epochs is None:
+        epochs_upto = first_offset
+    else:
+        state.epochs = epochs
+        epochs.truncate_end(epochs_upto)
+    state.replay(segments, epochs_upto, producers_from)
+    return state
+
+
+def _usable_section(directory: str, segments: list[Segment], upto: int) -> Section | None:
+    """The newest snapshot up to that offset, if the indexes of aborted transactions are as it knew them."""
+    usable = [section for section, _ in read_sections(directory) if section.offset <= upto]
+    if not usable:
+        return None
+    section = usable[-1]
+    for segment in segments:
+        if segment.base_offset >= section.offset:
+            break
+        expected = section.aborted.get(segment.base_offset, NO_ENTRIES)
+        if digest(segment.aborted, section.offset) != expected:
+            return None
+    return section
+
+
+def aborted_transactions(
+    segments: Iterable[Segment], from_offset: int, upto_offset: int
+) -> list[AbortedTxn]:
+    """Those with records in that range; `segments` begin with the one that holds `from_offset`."""
+    found = []
+    for segment in segments:
+        for entry in segment.aborted:
+            if entry.last_offset >= from_offset and entry.first_offset < upto_offset:
+                found.append(AbortedTxn(entry.producer_id, entry.first_offset))
+            if entry.last_stable_offset >= upto_offset:
+                return found  # whoever is aborted later began later
+    return found

@@ -1,0 +1,139 @@
+"""Compacted segments take the place of old ones, all at once or not at all, whatever happens in between.
+
+    1. write `<base>.log.cleaned` of every new segment and sync it       worker
+    2. `prepare`: their indexes, then `<base>.swap`, which commits       worker or thread
+    3. `Log.replace_segments`: renames, no waiting                       event loop
+`complete` finishes after a crash what `prepare` committed, and removes what it did not.
+"""
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from penstock.model.errors import StorageFault
+from penstock.records.builder import build_batch
+from penstock.storage import sealed
+from penstock.storage.files import Disk, OpenFiles, SegmentFile, write_atomically
+from penstock.storage.index import OFFSETS, TIMES
+from penstock.storage.segment import LOG_SUFFIX, SUFFIXES, Segment
+
+CLEANED: Final = ".cleaned"
+_SUFFIX: Final = ".swap"
+_FORMAT: Final = "swap"
+
+
+class Swap(NamedTuple):
+    """Base offsets of closed segments that follow each other, and of those that replace them.
+
+    The first new one begins where the first old one does, and the last ends where the last old one does.
+    """
+
+    old: tuple[int, ...]
+    new: tuple[int, ...]
+
+    def path(self, directory: str) -> str:
+        return f"{directory}/{self.old[0]:020d}{_SUFFIX}"
+
+
+def prepare(directory: str, swap: Swap, interval_bytes: int, disk: Disk | None = None) -> None:
+    """From its return on, the swap is certain to happen. Any thread or process may call this."""
+    assert swap.old[0] == swap.new[0]
+    disk = disk or Disk()
+    ends = (*swap.new[1:], _base_after(directory, swap.old[-1]))
+    for base_offset, end in zip(swap.new, ends, strict=True):
+        _finish_cleaned(directory, base_offset, end, interval_bytes, disk)
+    content = {"new": swap.new, "old": swap.old}
+    write_atomically(swap.path(directory), sealed.encode(_FORMAT, content), disk=disk)
+
+
+def _base_after(directory: str, base_offset: int) -> int:
+    """Where the next segment begins; there always is one, since the active one is never replaced."""
+    bases = [int(name[:20]) for name in os.listdir(directory) if name[20:] == LOG_SUFFIX]
+    return min(base for base in bases if base > base_offset)
+
+
+def _finish_cleaned(
+    directory: str, base_offset: int, end: int, interval_bytes: int, disk: Disk
+) -> None:
+    """Make a cleaned segment reach to `end`, and write its indexes, so that nobody has to wait for them."""
+    file = SegmentFile(OpenFiles(limit=8, disk=disk), directory, base_offset, LOG_SUFFIX + CLEANED)
+    file.measure()
+    segment = Segment(file, interval_bytes, base_offset, CLEANED)
+    segment.rebuild_indexes()
+    if segment.next_offset < end:
+        file.append(_filler(segment.next_offset, end))
+        segment.rebuild_indexes()
+    assert segment.next_offset == end, "a cleaned segment holds no more than the old ones did"
+    for synced in (file, *segment.seal()):
+        disk.fdatasync(synced.fileno())
+    segment.close()
+
+
+def _filler(base_offset: int, end: int) -> bytearray:
+    """A batch without records: the offsets up to `end` were here, and compaction took them out.
+
+    With it every segment ends where the next one begins, so that a lost or short file is noticed.
+    """
+    return build_batch([], base_offset=base_offset, last_offset_delta=end - 1 - base_offset)
+
+
+def complete(directory: str, names: Iterable[str]) -> bool:
+    """Finish or undo every swap that a crash left, from the names in the directory; whether there was any."""
+    names = list(names)
+    for name in names:
+        if name.endswith(_SUFFIX):
+            apply(directory, _read(f"{directory}/{name}"), remove=True)
+    with suppress(FileNotFoundError):
+        for name in names:
+            if name.endswith(CLEANED):
+                os.unlink(f"{directory}/{name}")
+    return any(name.endswith((_SUFFIX, CLEANED)) for name in names)
+
+
+def apply(directory: str, swap: Swap, *, remove: bool) -> None:
+    """Put the new files in place of the old ones; may be repeated. Without `remove`, old ones that
+    no new one replaces are left for the caller to retire."""
+    try:
+        for base_offset in swap.new:
+            _install(directory, base_offset)
+        for base_offset in swap.old if remove else ():
+            if base_offset not in swap.new:
+                for suffix in SUFFIXES:
+                    with suppress(FileNotFoundError):
+                        os.unlink(f"{directory}/{base_offset:020d}{suffix}")
+        os.unlink(swap.path(directory))
+    except OSError as error:
+        raise StorageFault(f"{swap.path(directory)}: cannot be finished: {error}") from error
+
+
+def _install(directory: str, base_offset: int) -> None:
+    """Indexes first: beside the log they were made for, or beside one that will refuse them."""
+    for suffix in (OFFSETS.suffix, TIMES.suffix, LOG_SUFFIX):
+        name = f"{directory}/{base_offset:020d}{suffix}"
+        try:
+            os.rename(name + CLEANED, name)
+        except FileNotFoundError:
+            if suffix != LOG_SUFFIX and os.path.exists(
+                f"{directory}/{base_offset:020d}{LOG_SUFFIX}{CLEANED}"
+            ):
+                with suppress(FileNotFoundError):
+                    os.unlink(name)  # an empty index has no file
+
+
+def discard(directory: str, disk: Disk) -> None:
+    """Undo every swap that was prepared and not applied: the old segments are about to change."""
+    names = [name for name in os.listdir(directory) if name.endswith((_SUFFIX, CLEANED))]
+    for name in sorted(names, key=lambda name: name.endswith(CLEANED)):
+        os.unlink(f"{directory}/{name}")
+    if names:
+        disk.fsync_directory(directory)
+
+
+def _read(path: str) -> Swap:
+    try:
+        with open(path, "rb") as file:
+            content = sealed.decode(_FORMAT, file.read())
+        return Swap(tuple(map(int, content["old"])), tuple(map(int, content["new"])))
+    except (OSError, sealed.Damaged, KeyError, TypeError, ValueError) as error:
+        raise StorageFault(f"{path}: cannot be read: {error}") from error
