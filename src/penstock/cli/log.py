@@ -214,12 +214,12 @@ def _producers(file: Path) -> Iterator[Facts]:
                 "txn_first_offset": producer.txn_first_offset,
                 "batches": [list(batch) for batch in producer.batches],
             }
-        for base_offset, digest in section.aborted.items():
+        for base_offset, (count, crc) in section.aborted.items():
             yield {
                 "at_offset": section.offset,
                 "segment": base_offset,
-                "aborted_transactions": digest.count,
-                "crc": f"{digest.crc:#010x}",
+                "aborted_transactions": count,
+                "crc": f"{crc:#010x}",
             }
 
 
