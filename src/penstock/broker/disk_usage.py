@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
@@ -9,11 +10,13 @@ from penstock.model.errors import BrokerError, DiskFull, ErrorCode, StorageFault
 from penstock.model.ids import TopicPartition
 from penstock.storage.usage import Room, log_size_bytes, room
 
+_UNKNOWN: Final = Room(-1, -1)
+
 
 @dataclass(slots=True)
 class DiskUsage:
     path: str
-    room: Room = Room(-1, -1)
+    room: Room = _UNKNOWN
     sizes_bytes: dict[TopicPartition, int] = field(default_factory=dict)
     failure: StorageFault | None = None
 
@@ -39,7 +42,7 @@ async def disk_usage(replicas: Replicas, partitions: Iterable[Partition]) -> Dis
         except StorageFault as fault:
             usage.failure = fault
 
-    await replicas.run_in_thread(measure, usage)
+    await replicas.run_in_thread(lambda: measure(usage))
     if usage.failure is not None:
         raise BrokerError(str(usage.failure), ErrorCode.KAFKA_STORAGE_ERROR)
     return usage

@@ -131,8 +131,7 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        unstable = self.log.first_unstable_offset
-        return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
+        return self.log.last_stable_offset(self.high_watermark)
 
     def check_epoch(self, epoch: int) -> None:
         """The leader epoch that a client believes in, where it says one (KIP-320)."""

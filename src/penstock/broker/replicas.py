@@ -9,6 +9,7 @@ from typing import TypeVar
 from penstock.broker.flusher import Flusher
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.partition import Partition, Topic
+from penstock.model.clock import Clock
 from penstock.model.configs import TopicConfig
 from penstock.model.errors import (
     BrokerError,
@@ -36,11 +37,13 @@ class Replicas:
         metrics: BrokerMetrics,
         loop: asyncio.AbstractEventLoop,
         disk_threads: Executor,
+        clock: Clock,
     ) -> None:
         self.loop = loop
+        self._clock = clock
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[bytes, Topic] = {}
-        self.unsynced: set[Partition] = set()
+        self.unsynced: dict[Partition, int] = {}  # since when, in monotonic ms
         self.directory = directory
         self.metrics = metrics
         self._grown: list[Partition] = []
@@ -78,6 +81,14 @@ class Replicas:
                 if partition is not None:
                     yield partition
 
+    def open_partitions(self) -> Iterator[Partition]:
+        """Those whose logs are in use."""
+        return (p for p in self.partitions() if p.is_open and p.failure is None)
+
+    def has_log(self, partition: Partition) -> bool:
+        """Whether anything was ever written to it."""
+        return partition.is_open or self.directory.has_log(partition.topic.name, partition.index)
+
     # What the cluster decided ------------------------------------------------------------------
 
     def add_topic(self, name: str, topic_id: TopicId, config: TopicConfig) -> Topic:
@@ -105,15 +116,15 @@ class Replicas:
         gone = UnknownTopicOrPartition(f"topic '{name}' was deleted")
         for partition in topic.partitions:
             if partition is not None:
-                self.unsynced.discard(partition)
+                self.unsynced.pop(partition, None)
                 partition.close()
                 partition.fail(gone)
         self.directory.delete_topic(name, topic.id)
         self.metrics.forget_topic(name)
 
-    async def run_in_thread(self, work: Callable[[T], None], argument: T) -> None:
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Do something slow with the disk, without the loop waiting for it."""
-        await self.loop.run_in_executor(self._disk_threads, work, argument)
+        return await self.loop.run_in_executor(self._disk_threads, work)
 
     # What partitions ask for -------------------------------------------------------------------
 
@@ -127,10 +138,10 @@ class Replicas:
             self.loop.call_soon(self._wake)
 
     def has_unsynced(self, partition: Partition) -> None:
-        self.unsynced.add(partition)
+        self.unsynced[partition] = self._clock.monotonic_ms()
 
     def sync_soon(self, partition: Partition) -> None:
-        self.unsynced.discard(partition)
+        self.unsynced.pop(partition, None)
         self._flusher.request(partition)
 
     def _wake(self) -> None:
@@ -149,6 +160,10 @@ class Replicas:
     def unable(self) -> BrokerError | None:
         """Why appends are refused at the moment."""
         return self._unable
+
+    @property
+    def is_full(self) -> bool:
+        return isinstance(self._unable, DiskFull)
 
     def refuse_when_unable(self) -> None:
         if self._unable is not None:

@@ -109,7 +109,9 @@ class Node:
             self._running.callback(sock.close)
         threads = ThreadPoolExecutor(_DISK_THREADS, thread_name_prefix="disk")
         self._running.callback(threads.shutdown, cancel_futures=True)
-        replicas = Replicas(directory, self.metrics, asyncio.get_running_loop(), threads)
+        replicas = Replicas(
+            directory, self.metrics, asyncio.get_running_loop(), threads, self._clock
+        )
         self._replicas = replicas
         identity = Identity(
             broker_id=config.broker_id,

@@ -28,6 +28,7 @@ class DataDirectory:
         os.makedirs(path, exist_ok=True)
         self._lock_fd = _lock(path)
         self.ending = Ending.PROCESS_CRASH
+        self.id = format_topic_id(TopicId(os.urandom(16)))
 
     def log_for(self, topic: str, topic_id: TopicId, partition: int, config: TopicConfig) -> Log:
         """The log of a partition, opened and recovered at first use."""

@@ -165,7 +165,7 @@ class Fetch:
 
     async def _warmed(self, response: FetchResponse, cold: list[FileSlice]) -> FetchResponse:
         """Bring cold data into the page cache from a thread: sending it would stop the loop."""
-        await self._context.services.replicas.run_in_thread(_warm_all, cold)
+        await self._context.services.replicas.run_in_thread(lambda: _warm_all(cold))
         return response
 
     def _has_changed(self, wanted: FetchPartition, data: PartitionData) -> bool:

@@ -1,0 +1,81 @@
+"""Runs compactions one after another: decided and swapped in on the loop, done in the worker process."""
+
+import logging
+
+from penstock.broker.cluster import Cluster
+from penstock.broker.replicas import Replicas
+from penstock.model.clock import Clock
+from penstock.storage.compaction import POLICY, Allowance, Round, choose
+from penstock.storage.worker import Worker, WorkerFailed
+
+_log = logging.getLogger(__name__)
+
+
+class Cleaning:
+    def __init__(self, replicas: Replicas, cluster: Cluster, clock: Clock) -> None:
+        self._replicas = replicas
+        self._cluster = cluster
+        self._clock = clock
+        self._worker = Worker()
+
+    def pause_s(self) -> float:
+        return self._cluster.config.log_cleaner_backoff_ms / 1000
+
+    def close(self) -> None:
+        self._worker.close()
+
+    async def run(self) -> None:
+        """Compact what is due, dirtiest first; the worker ends when nothing is left."""
+        if not self._cluster.config.log_cleaner_enable:
+            return
+        while (found := self._next_round()) is not None:
+            if not await self._compact(found):
+                break
+        if self._worker.is_running:
+            await self._replicas.run_in_thread(self._worker.close)
+
+    def _next_round(self) -> Round | None:
+        config, now_ms = self._cluster.config, self._clock.wall_ms()
+        logs = (
+            (partition.log, partition.last_stable_offset)
+            for partition in self._replicas.partitions()
+            if POLICY in partition.topic.config.cleanup_policy
+            and partition.failure is None
+            and self._replicas.has_log(partition)
+        )
+        candidate = choose(logs, now_ms)
+        if candidate is None:
+            return None
+        allowance = Allowance(
+            config.log_cleaner_dedupe_buffer_size, config.log_cleaner_io_max_bytes_per_second
+        )
+        return Round(candidate, allowance, self._worker, now_ms)
+
+    async def _compact(self, found: Round) -> bool:
+        """Whether it was done; else the next try is after the pause."""
+        metrics, in_thread = self._replicas.metrics.compaction, self._replicas.run_in_thread
+        try:
+            outcome = await in_thread(found.clean)
+            if not found.is_current():
+                await in_thread(found.abandon)
+                return False
+            await in_thread(found.prepare)
+        except WorkerFailed as error:
+            metrics.failures.value += 1
+            _log.error("compaction-failed log=%s error=%s", found.log, error)
+            return False
+        if not found.install():
+            return False
+        await in_thread(found.finish)
+        metrics.runs.value += 1
+        metrics.bytes_read.value += outcome.read_bytes
+        metrics.bytes_written.value += outcome.written_bytes
+        metrics.unreadable_batches.value += outcome.unreadable_batches
+        _log.info(
+            "compacted log=%s read-bytes=%d written-bytes=%d clean-upto=%d",
+            found.log,
+            outcome.read_bytes,
+            outcome.written_bytes,
+            outcome.clean_upto_offset,
+        )
+        return True

@@ -1,0 +1,169 @@
+"""What a broker does for its logs when nobody asks: sync, forget, compact, check, and watch the disk.
+
+Each chore runs by itself, again and again. None may stall the loop: what is slow happens in a thread
+or in the worker process, what is long is cut into pieces. A chore that fails is logged and runs again,
+unless the disk failed: then the whole directory is offline.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+from penstock.broker.cleaning import Cleaning
+from penstock.broker.cluster import Cluster
+from penstock.broker.partition import Partition
+from penstock.broker.replicas import Replicas
+from penstock.broker.scrubbing import Scrubbing
+from penstock.model.clock import Clock
+from penstock.model.errors import BrokerError, StorageFault
+from penstock.storage.files import remove
+from penstock.storage.usage import room
+
+_log = logging.getLogger(__name__)
+
+_SYNC_S: Final = 0.1
+_CHECKPOINT_S: Final = 5.0
+_DISK_S: Final = 1.0
+_REMOVE_S: Final = 5.0
+_PER_TURN: Final = 100  # logs looked at before others have their turn
+
+Spawn = Callable[[Coroutine[Any, Any, None], str], object]
+
+
+class Housekeeping:
+    def __init__(self, replicas: Replicas, cluster: Cluster, clock: Clock) -> None:
+        self._replicas = replicas
+        self._cluster = cluster
+        self._clock = clock
+        self._cleaning = Cleaning(replicas, cluster, clock)
+        self._scrubbing = Scrubbing(replicas, cluster)
+
+    def start(self, spawn: Spawn) -> None:
+        for name, chore, pause_s in (
+            ("sync", self._sync_due, lambda: _SYNC_S),
+            ("checkpoint", self.checkpoint, lambda: _CHECKPOINT_S),
+            ("watch-disk", self._watch_disk, lambda: _DISK_S),
+            ("remove-files", self._remove_files, lambda: _REMOVE_S),
+            ("retention", self._apply_retention, self._retention_pause_s),
+            ("producer-expiry", self._expire_producers, self._expiry_pause_s),
+            ("compaction", self._cleaning.run, self._cleaning.pause_s),
+            ("scrub", self._scrubbing.run, self._scrubbing.pause_s),
+        ):
+            spawn(self._repeat(name, chore, pause_s), name)
+
+    def stop(self) -> None:
+        """End what runs outside of the loop."""
+        self._cleaning.close()
+
+    async def _repeat(
+        self, name: str, chore: Callable[[], Awaitable[None]], pause_s: Callable[[], float]
+    ) -> None:
+        while True:
+            await asyncio.sleep(pause_s())
+            try:
+                await chore()
+            except StorageFault as fault:
+                self._replicas.disk_failed(fault)
+            except Exception as error:  # noqa: BLE001 - one bad log must not end the others' care
+                _log.error("chore-failed chore=%s", name, exc_info=error)
+
+    def _retention_pause_s(self) -> float:
+        return self._cluster.config.log_retention_check_interval_ms / 1000
+
+    def _expiry_pause_s(self) -> float:
+        return self._cluster.config.producer_id_expiration_check_interval_ms / 1000
+
+    # Durability --------------------------------------------------------------------------------
+
+    async def _sync_due(self) -> None:
+        """Ask for a sync of logs whose time or count has come, and of the largest when much is dirty."""
+        now_ms = self._clock.monotonic_ms()
+        excess_bytes = -self._cluster.config.penstock_dirty_bytes_max // 2
+        by_size: list[tuple[int, Partition]] = []
+        for partition, since_ms in list(self._replicas.unsynced.items()):
+            log, config = partition.log, partition.topic.config
+            excess_bytes += log.unflushed_bytes
+            if (
+                now_ms - since_ms >= config.flush_ms
+                or log.next_offset - log.recovery_point >= config.flush_messages
+            ):
+                self._replicas.sync_soon(partition)
+            else:
+                by_size.append((log.unflushed_bytes, partition))
+        if excess_bytes > 0:
+            for size_bytes, partition in sorted(by_size, key=lambda pair: -pair[0]):
+                self._replicas.sync_soon(partition)
+                excess_bytes -= size_bytes
+                if excess_bytes <= 0:
+                    break
+
+    async def checkpoint(self) -> None:
+        """Write down how far logs are durable, where they start, and their high watermarks."""
+        checkpoint = self._replicas.directory.checkpoint_begin(
+            {
+                partition.name: partition.high_watermark
+                for partition in self._replicas.open_partitions()
+            }
+        )
+        await self._replicas.run_in_thread(checkpoint.write)
+        self._replicas.directory.checkpoint_end(checkpoint)
+
+    async def _watch_disk(self) -> None:
+        if self._replicas.is_full:
+            free = await self._replicas.run_in_thread(lambda: room(self._replicas.directory.path))
+            if free.usable_bytes > self._cluster.config.penstock_disk_reserve_bytes:
+                self._replicas.disk_has_room()
+
+    # Forgetting --------------------------------------------------------------------------------
+
+    async def _apply_retention(self) -> None:
+        metrics = self._replicas.metrics.retention
+        for partition in await self._partitions_in_turns():
+            log = partition.log
+            segments = len(log.segments)
+            freed_bytes = log.apply_retention(
+                self._clock.wall_ms(), upto_offset=partition.high_watermark
+            )
+            if freed_bytes:
+                metrics.segments.value += segments - len(log.segments)
+                metrics.bytes.value += freed_bytes
+                partition.wake()
+                _log.info(
+                    "retention partition=%s freed-bytes=%d log-start=%d",
+                    partition,
+                    freed_bytes,
+                    log.start_offset,
+                )
+
+    async def _remove_files(self) -> None:
+        now_ms = self._clock.wall_ms()
+        paths = [
+            p
+            for partition in self._replicas.open_partitions()
+            for p in partition.log.removable(now_ms)
+        ]
+        if paths:
+            await self._replicas.run_in_thread(lambda: remove(paths))
+        removed = await self._replicas.run_in_thread(self._replicas.directory.remove_deleted)
+        if removed:
+            await self._cluster.confirm_deleted(removed)
+
+    async def _expire_producers(self) -> None:
+        idle_ms = self._cluster.config.producer_id_expiration_ms
+        for partition in await self._partitions_in_turns():
+            partition.log.producers.expire(self._clock.wall_ms(), idle_ms)
+
+    async def _partitions_in_turns(self) -> list[Partition]:
+        """Every partition with a log, opened; others run in between."""
+        found: list[Partition] = []
+        for partition in list(self._replicas.partitions()):
+            try:
+                if partition.failure is None and self._replicas.has_log(partition):
+                    assert partition.log is not None
+                    found.append(partition)
+            except BrokerError as error:
+                _log.error("partition-failed partition=%s error=%s", partition, error)
+            if len(found) % _PER_TURN == 0:
+                await asyncio.sleep(0)
+        return found

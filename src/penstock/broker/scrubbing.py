@@ -1,0 +1,60 @@
+"""Reads closed segments again at a low rate: a disk that lies is found before the data is needed."""
+
+import logging
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from penstock.broker.cluster import Cluster
+from penstock.broker.partition import Partition
+from penstock.broker.replicas import Replicas
+from penstock.model.errors import BrokerError, ErrorCode
+from penstock.storage.scrub import Scrub
+from penstock.storage.segment import DamagedLog
+
+_log = logging.getLogger(__name__)
+
+_PAUSE_S: Final = 1.0
+
+
+class Scrubbing:
+    def __init__(self, replicas: Replicas, cluster: Cluster) -> None:
+        self._replicas = replicas
+        self._cluster = cluster
+        self._round: Iterator[tuple[Partition, Scrub]] = iter(())
+
+    def pause_s(self) -> float:
+        return _PAUSE_S
+
+    async def run(self) -> None:
+        """One second's worth of bytes, going on where the last one ended."""
+        left_bytes = self._cluster.config.penstock_scrub_bytes_per_second
+        metrics = self._replicas.metrics.scrub
+        while left_bytes > 0:
+            found = next(self._round, None)
+            if found is None:
+                self._round = self._segments()
+                return
+            partition, scrub = found
+            try:
+                done_bytes = await self._replicas.run_in_thread(partial(scrub.step, left_bytes))
+            except DamagedLog as damage:
+                metrics.damaged.value += 1
+                _log.critical("segment-damaged partition=%s error=%s", partition, damage)
+                partition.fail(BrokerError(str(damage), ErrorCode.KAFKA_STORAGE_ERROR))
+                continue
+            metrics.bytes.value += done_bytes
+            metrics.segments.value += scrub.done
+            left_bytes -= max(done_bytes, 1)
+
+    def _segments(self) -> Iterator[tuple[Partition, Scrub]]:
+        """Each closed segment of each open log, given again until it is done."""
+        for partition in list(self._replicas.open_partitions()):
+            after_offset = -1
+            while partition.failure is None:
+                scrub = partition.log.scrub(after_offset)
+                if scrub is None:
+                    break
+                while not scrub.done and partition.failure is None:
+                    yield partition, scrub
+                after_offset = scrub.next_offset
