@@ -4,7 +4,7 @@ import signal
 import sys
 from argparse import ArgumentParser, Namespace
 from time import time_ns
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from penstock.cli import formats, values
 from penstock.cli.arguments import (
@@ -79,7 +79,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     start = _start(arguments)
     offsets = with_pool(arguments.bootstrap, lambda pool: _first_offsets(pool, arguments, start))
-    printer = Printer(arguments)
+    printer = Printer(arguments, sys.stdout.buffer)
     previous = [signal.signal(number, printer.stop) for number in (signal.SIGINT, signal.SIGTERM)]
     try:
         printer.consume(offsets)
@@ -155,12 +155,12 @@ async def _wanted(
 class Printer:
     """Prints messages until it was told to stop, has enough, or has seen the end of every partition."""
 
-    def __init__(self, arguments: Namespace) -> None:
+    def __init__(self, arguments: Namespace, out: BinaryIO) -> None:
         self.printed = 0
         self._arguments = arguments
         self._limit: int | None = arguments.count
         self._format = formats.as_json if arguments.json else arguments.format
-        self._out = sys.stdout.buffer
+        self._out = out
         self._at_end: set[int] = set()
         self._stopped = False
         self._told_of_loss = False
