@@ -1,5 +1,6 @@
 """Where new replicas go: brokers of one topic evenly, racks in turn, then the least loaded broker."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from zlib import crc32
@@ -15,15 +16,38 @@ class Candidate(NamedTuple):
     replica_count: int  # in the whole cluster
 
 
-class _Tally:
+class _Rack:
+    """What the brokers of a rack got so far: of the topic, and of the partition in hand."""
+
+    __slots__ = ("brokers", "here", "replicas")
+
+    def __init__(self) -> None:
+        self.brokers = 0
+        self.replicas = 0
+        self.here = 0
+
+    @property
+    def fill(self) -> float:
+        return (self.replicas + self.here) / self.brokers
+
+
+class _Broker:
     """What a broker got so far of the topic that is being placed."""
 
-    __slots__ = ("candidate", "leaders", "replicas")
+    __slots__ = ("candidate", "leaders", "rack", "replicas")
 
-    def __init__(self, candidate: Candidate) -> None:
+    def __init__(self, candidate: Candidate, rack: _Rack) -> None:
         self.candidate = candidate
+        self.rack = rack
         self.leaders = 0
         self.replicas = 0
+        rack.brokers += 1
+
+    def cost(self, tie: int) -> tuple[bool, int, float, int, int, int]:
+        """The lowest is chosen."""
+        load = self.candidate.replica_count + self.replicas
+        rack = self.rack
+        return (self.candidate.fenced, rack.here, rack.fill, self.replicas, load, tie)
 
 
 def place(
@@ -41,50 +65,56 @@ def place(
     breaks ties, so that the partners of a broker differ from partition to partition.
     """
     assert replication_factor <= len(candidates), "the caller checks that there are enough brokers"
-    tallies = {candidate.broker_id: _Tally(candidate) for candidate in candidates}
+    racks: defaultdict[str | None, _Rack] = defaultdict(_Rack)
+    brokers = {it.broker_id: _Broker(it, racks[it.rack]) for it in candidates}
     for replicas in existing:
-        _count(tallies, replicas)
-    placed = []
+        _count([brokers[broker_id] for broker_id in replicas if broker_id in brokers])
     salt = crc32(seed.encode())
+    placed = []
     for partition in range(first_partition, first_partition + partition_count):
-        replicas = _replicas(tallies, (salt, partition), replication_factor)
-        _count(tallies, replicas)
-        placed.append(replicas)
-    return placed
+        chosen = _choose(list(brokers.values()), (salt, partition), replication_factor)
+        _count(chosen)
+        placed.append(chosen)
+    while sum(map(_relieve, placed)):
+        continue
+    return [tuple(broker.candidate.broker_id for broker in replicas) for replicas in placed]
 
 
-def _replicas(tallies: Mapping[int, _Tally], salt: tuple[int, int], count: int) -> tuple[int, ...]:
+def _relieve(replicas: list[_Broker]) -> bool:
+    """Hands the lead to a replica that leads two partitions less, if there is one. Each such step evens out."""
+    leader = replicas[0]
+    relief = min(replicas, key=lambda broker: (broker.candidate.fenced, broker.leaders))
+    if relief.candidate.fenced or leader.leaders - relief.leaders < 2:
+        return False
+    leader.leaders -= 1
+    relief.leaders += 1
+    replicas.remove(relief)
+    replicas.insert(0, relief)
+    return True
+
+
+def _choose(brokers: list[_Broker], salt: tuple[int, int], count: int) -> list[_Broker]:
+    """The brokers of one partition, its leader first."""
     # Numbers hash alike in every process. A CRC would not do: it is linear, so the order that it
     # gives to two brokers hardly depends on the salt.
-    ties = {broker_id: hash((*salt, broker_id)) for broker_id in tallies}
-    racks: dict[str | None, int] = {}
-    chosen: list[int] = []
+    ties = {broker: hash((*salt, broker.candidate.broker_id)) for broker in brokers}
+    chosen: list[_Broker] = []
     for _ in range(count):
-        best = min(
-            (broker_id for broker_id in tallies if broker_id not in chosen),
-            key=lambda broker_id: _cost(tallies[broker_id], racks, ties[broker_id]),
-        )
+        best = min(brokers, key=lambda broker: broker.cost(ties[broker]))
+        brokers.remove(best)
+        best.rack.here += 1
         chosen.append(best)
-        rack = tallies[best].candidate.rack
-        racks[rack] = racks.get(rack, 0) + 1
-    leader = min(chosen, key=lambda it: (tallies[it].candidate.fenced, tallies[it].leaders))
-    return (leader, *(broker_id for broker_id in chosen if broker_id != leader))
+    for broker in chosen:
+        broker.rack.here = 0
+    leader = min(chosen, key=lambda it: (it.candidate.fenced, it.leaders, -it.replicas))
+    return [leader, *(broker for broker in chosen if broker is not leader)]
 
 
-def _cost(
-    tally: _Tally, racks: Mapping[str | None, int], tie: int
-) -> tuple[bool, int, int, int, int]:
-    broker = tally.candidate
-    in_rack = racks.get(broker.rack, 0)
-    return (broker.fenced, in_rack, tally.replicas, broker.replica_count + tally.replicas, tie)
-
-
-def _count(tallies: Mapping[int, _Tally], replicas: tuple[int, ...]) -> None:
-    for position, broker_id in enumerate(replicas):
-        tally = tallies.get(broker_id)
-        if tally is not None:
-            tally.replicas += 1
-            tally.leaders += position == 0
+def _count(replicas: Sequence[_Broker]) -> None:
+    for position, broker in enumerate(replicas):
+        broker.replicas += 1
+        broker.rack.replicas += 1
+        broker.leaders += position == 0
 
 
 def check_replicas(

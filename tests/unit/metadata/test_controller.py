@@ -205,6 +205,14 @@ def test_placement_is_distinct_even_and_spread_over_racks(
     assert even(Counter(row.leader for row in topic.partitions), brokers, slack=2)
 
 
+@pytest.mark.parametrize("name", ["a", "orders", "x.y"])
+@pytest.mark.parametrize("replication_factor", [1, 2, 3])
+def test_three_brokers_lead_a_third_each(name: str, replication_factor: int) -> None:
+    world = World({1: None, 2: None, 3: None})
+    (topic,) = world.create(TopicSpec(name, 6, replication_factor))
+    assert Counter(row.leader for row in topic.partitions) == {1: 2, 2: 2, 3: 2}
+
+
 @given(NO_RACKS, st.lists(st.integers(1, 3), min_size=1, max_size=30))
 def test_many_small_topics_are_even_together(
     brokers: dict[int, str | None], counts: list[int]

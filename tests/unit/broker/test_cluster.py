@@ -1,0 +1,570 @@
+"""One broker's view of the cluster, on a real embedded store: commands, sessions, office, faults."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.cluster import Cluster
+from penstock.broker.committer import MAX_OPS
+from penstock.broker.membership import Identity
+from penstock.metadata.config_changes import ConfigOp, Op, Resource
+from penstock.metadata.controller import TopicSpec
+from penstock.metadata.image import Delta, Endpoint, TopicImage
+from penstock.metadata.sqlite import SqliteStore
+from penstock.metadata.store import (
+    Ambiguous,
+    Changes,
+    Committed,
+    Compare,
+    Conflict,
+    Put,
+    Reload,
+    Revision,
+    StoreError,
+    Write,
+)
+from penstock.metadata.topic_writes import CreatedTopic
+from penstock.metadata.values import CONTROLLER, encode, live_key
+from penstock.model.errors import BrokerError, ErrorCode, InvalidConfig
+from penstock.model.ids import TopicId
+from penstock.node.tasks import Tasks
+from tests.support.clocks import ManualClock
+
+LISTENERS = {"PLAINTEXT": Endpoint("127.0.0.1", 9092)}
+Static = dict[str, str]
+
+
+class TroubledStore(SqliteStore):
+    """Does what a test says before or instead of a commit; otherwise a store like any other."""
+
+    trouble: Callable[[Sequence[Write]], Awaitable[None]] | None = None
+    fails_after_commit = False
+    reloads = 0
+    commits = 0
+
+    async def commit(
+        self, compares: Sequence[Compare], writes: Sequence[Write]
+    ) -> Committed | Conflict:
+        self.commits += 1
+        trouble, self.trouble = self.trouble, None
+        if trouble is not None:
+            await trouble(writes)
+        outcome = await super().commit(compares, writes)
+        if self.fails_after_commit:
+            self.fails_after_commit = False
+            raise Ambiguous("the answer was lost")
+        return outcome
+
+    async def watch(self, prefix: str, after: Revision) -> AsyncIterator[Changes | Reload]:
+        if self.reloads:
+            self.reloads -= 1
+            yield Reload()
+        async for found in super().watch(prefix, after):
+            yield found
+            if self.reloads:
+                return
+
+
+class Place:
+    """A metadata file, and brokers that are started on it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.clock = ManualClock()
+
+    def store(self) -> TroubledStore:
+        return TroubledStore(self.path, self.clock, boot_id="boot", poll_ms=1)
+
+    @asynccontextmanager
+    async def broker(
+        self,
+        broker_id: int = 1,
+        *,
+        static: Static | None = None,
+        directory_id: str | None = None,
+        store: SqliteStore | None = None,
+    ) -> AsyncIterator[Cluster]:
+        tasks = Tasks()
+        identity = Identity(
+            broker_id=broker_id,
+            directory_id=directory_id or f"dir-{broker_id}",
+            session_timeout_ms=40,
+        )
+        cluster = Cluster(store or self.store(), identity, tasks.spawn, static)
+        try:
+            await cluster.load()
+            await cluster.join(LISTENERS)
+            yield cluster
+        finally:
+            await cluster.stop()
+            await tasks.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path / "metadata.db")
+
+
+def run(scenario: Awaitable[None]) -> None:
+    async def main() -> None:
+        await scenario
+
+    asyncio.run(main())
+
+
+async def create(cluster: Cluster, *names: str, partitions: int = 1) -> list[TopicImage]:
+    outcomes = await cluster.create_topics([TopicSpec(name, partitions) for name in names])
+    for outcome in outcomes:
+        if isinstance(outcome, BrokerError):
+            raise outcome
+    return [cluster.image.topics[name] for name in names]
+
+
+async def code_of(work: Awaitable[object]) -> ErrorCode:
+    try:
+        await work
+    except BrokerError as error:
+        return error.code
+    return ErrorCode.NONE
+
+
+def test_a_single_broker_is_admitted_and_becomes_the_controller_at_once(place: Place) -> None:
+    async def scenario() -> None:
+        async with place.broker() as cluster:
+            image = cluster.image
+            assert cluster.is_controller
+            assert (image.controller_id, image.cluster_id) == (1, cluster.cluster_id)
+            assert image.brokers[1].epoch == cluster.epoch > 0
+            assert [(it.id, at.port) for it, at in cluster.endpoints("PLAINTEXT")] == [(1, 9092)]
+            assert cluster.endpoints("OTHER") == []
+            first_id = cluster.cluster_id
+        async with place.broker() as cluster:
+            assert cluster.cluster_id == first_id
+
+    run(scenario())
+
+
+def test_a_topic_is_visible_when_its_creation_returns_and_listeners_were_told(place: Place) -> None:
+    async def scenario() -> None:
+        told: list[Delta] = []
+        async with place.broker() as cluster:
+            cluster.on_change(told.append)
+            (outcome,) = await cluster.create_topics(
+                [TopicSpec("t", 3, config={"retention.ms": "7d"})]
+            )
+            topic = cluster.image.topics["t"]
+            assert outcome == CreatedTopic(topic.name, topic.id, 3, 1, topic.config)
+            assert [delta.created for delta in told] == [[topic]]
+            assert cluster.topic_config(topic).retention_ms == 604_800_000
+
+    run(scenario())
+
+
+def test_outcomes_come_in_the_order_of_the_request(place: Place) -> None:
+    async def scenario() -> None:
+        async with place.broker() as cluster:
+            await create(cluster, "there")
+            specs = [TopicSpec("a"), TopicSpec("there"), TopicSpec("b"), TopicSpec("b b")]
+            for validate_only in (True, False):
+                outcomes = await cluster.create_topics(specs, validate_only=validate_only)
+                assert [
+                    getattr(it, "name", None) or getattr(it, "code", None) for it in outcomes
+                ] == [
+                    "a",
+                    ErrorCode.TOPIC_ALREADY_EXISTS,
+                    "b",
+                    ErrorCode.INVALID_TOPIC_EXCEPTION,
+                ]
+                assert ("a" in cluster.image.topics) is not validate_only
+
+    run(scenario())
+
+
+def test_many_topics_take_few_commits(place: Place) -> None:
+    async def scenario() -> None:
+        store = place.store()
+        async with place.broker(store=store) as cluster:
+            before = store.commits
+            await create(cluster, *(f"t{number}" for number in range(500)))
+            assert store.commits - before <= 1 + 500 * 2 // MAX_OPS
+            assert len(cluster.image.topics) == 500
+
+    run(scenario())
+
+
+def test_topics_grow_change_and_go(place: Place) -> None:
+    async def scenario() -> None:
+        async with place.broker() as cluster:
+            one, _, three = await create(cluster, "one", "two", "three")
+            await cluster.create_partitions("one", 4, validate_only=True)
+            assert len(cluster.image.topics["one"].partitions) == 1
+            await cluster.create_partitions("one", 4)
+            assert len(cluster.image.topics["one"].partitions) == 4
+            ops = [ConfigOp("segment.bytes", Op.SET, "1MiB")]
+            await cluster.alter_configs(Resource.TOPIC, "one", ops, validate_only=True)
+            assert not cluster.image.topics["one"].config
+            await cluster.alter_configs(Resource.TOPIC, "one", ops)
+            assert cluster.topic_config(cluster.image.topics["one"]).segment_bytes == 1_048_576
+            await cluster.replace_configs(Resource.TOPIC, "one", [("flush.ms", "1s")])
+            assert cluster.image.topics["one"].config == {"flush.ms": "1000"}
+            outcomes = await cluster.delete_topics(["one", three.id, "none"])
+            assert [getattr(it, "name", None) or getattr(it, "code", None) for it in outcomes] == [
+                "one",
+                "three",
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ]
+            assert list(cluster.image.topics) == ["two"]
+            assert set(cluster.image.tombstones) == {one.id, three.id}
+            await cluster.confirm_deleted([one.id, TopicId(bytes(16))])
+            assert set(cluster.image.tombstones) == {three.id}
+
+    run(scenario())
+
+
+def test_broker_settings_changed_at_run_time_are_in_force_at_once(place: Place) -> None:
+    async def scenario() -> None:
+        static = {"log.retention.ms": "5", "max.connections": "10"}
+        async with place.broker(static=static) as cluster:
+            (topic,) = await create(cluster, "t")
+            told: list[Delta] = []
+            cluster.on_change(told.append)
+            assert cluster.topic_config(topic).retention_ms == 5
+            ops = [
+                ConfigOp("log.retention.ms", Op.SET, "6"),
+                ConfigOp("max.connections", Op.SET, "20"),
+            ]
+            await cluster.alter_configs(Resource.BROKER, "", ops)
+            assert (cluster.config.log_retention_ms, cluster.config.max_connections) == (6, 20)
+            assert cluster.topic_config(topic).retention_ms == 6
+            assert [delta.broker_configs for delta in told] == [True]
+            await cluster.alter_configs(
+                Resource.BROKER, "1", [ConfigOp("max.connections", Op.SET, "30")]
+            )
+            assert cluster.config.max_connections == 30
+            layers = cluster.broker_layers
+            assert layers.own == {"max.connections": "30"}
+            assert layers.all_brokers == {"log.retention.ms": "6", "max.connections": "20"}
+            refused = cluster.alter_configs(
+                Resource.BROKER, "1", [ConfigOp("broker.id", Op.SET, "2")]
+            )
+            assert await code_of(refused) is ErrorCode.INVALID_REQUEST
+        async with place.broker(static=static) as cluster:
+            assert cluster.config.max_connections == 30
+
+    run(scenario())
+
+
+def test_a_topic_whose_settings_no_longer_hold_stops_the_start_with_its_name(place: Place) -> None:
+    async def scenario() -> None:
+        async with place.broker() as cluster:
+            spec = TopicSpec("odd", config={"max.compaction.lag.ms": "5"})
+            await cluster.create_topics([spec])
+        with pytest.raises(InvalidConfig, match="topic 'odd' has settings that cannot hold"):
+            async with place.broker(static={"log.cleaner.min.compaction.lag.ms": "6"}):
+                pass
+
+    run(scenario())
+
+
+def test_a_topic_asked_for_by_many_is_created_once(place: Place) -> None:
+    async def scenario() -> None:
+        async with place.broker() as cluster:
+            topics = await asyncio.gather(*(cluster.auto_create_topic("t") for _ in range(10)))
+            assert len({topic.id for topic in topics}) == 1
+            offsets = await cluster.auto_create_topic("__consumer_offsets")
+            assert len(offsets.partitions) == 50
+            assert await code_of(cluster.auto_create_topic("a b")) is (
+                ErrorCode.INVALID_TOPIC_EXCEPTION
+            )
+
+    run(scenario())
+
+
+def test_producer_ids_are_never_given_twice(place: Place) -> None:
+    async def scenario() -> None:
+        given: list[int] = []
+        for _ in range(2):
+            async with place.broker() as cluster:
+                given += await asyncio.gather(*(cluster.next_producer_id() for _ in range(1500)))
+        assert len(set(given)) == 3000
+
+    run(scenario())
+
+
+def test_stopping_gives_up_session_and_office(place: Place) -> None:
+    async def scenario() -> None:
+        async with place.broker():
+            pass
+        store = place.store()
+        keys = (await store.snapshot("")).entries
+        assert live_key(1) not in keys
+        assert CONTROLLER not in keys
+        assert "reg/1" in keys
+        await store.close()
+
+    run(scenario())
+
+
+@asynccontextmanager
+async def crashed(running: AbstractAsyncContextManager[Cluster]) -> AsyncIterator[Cluster]:
+    """A broker whose session nobody ended: its store is closed under it."""
+    async with running as cluster:
+        yield cluster
+        await cluster._store.close()
+
+
+def test_a_broker_that_crashed_comes_back_at_once_and_leads_at_a_higher_epoch(place: Place) -> None:
+    async def scenario() -> None:
+        async with crashed(place.broker()) as cluster:
+            await create(cluster, "t", partitions=70)
+            epoch = cluster.epoch
+        async with place.broker() as cluster:
+            assert cluster.epoch > epoch
+            assert cluster.is_controller
+            assert {row.leader_epoch for row in cluster.image.topics["t"].partitions} == {1}
+
+    run(scenario())
+
+
+def test_an_id_that_another_running_broker_has_is_refused(place: Place) -> None:
+    async def scenario() -> None:
+        async with place.broker() as first:
+            with pytest.raises(StoreError, match="broker id 1 is taken by another running broker"):
+                async with place.broker(directory_id="elsewhere"):
+                    pass
+            assert first.image.brokers[1].epoch == first.epoch
+
+    run(scenario())
+
+
+def test_the_id_of_a_dead_broker_is_free_after_its_session(place: Place) -> None:
+    async def scenario() -> None:
+        async with crashed(place.broker()):
+            pass
+        place.clock.advance(41)
+        async with place.broker(directory_id="elsewhere") as cluster:
+            assert cluster.is_controller
+
+    run(scenario())
+
+
+def test_a_broker_whose_session_is_ended_by_others_opens_another(place: Place) -> None:
+    async def scenario() -> None:
+        async with place.broker() as cluster:
+            await create(cluster, "t")
+            epoch = cluster.epoch
+            again = asyncio.Event()
+            cluster.on_change(lambda delta: again.set() if delta.changed else None)
+            other = place.store()
+            entry = await other.read(live_key(1))
+            assert entry is not None
+            assert entry.lease is not None
+            await other.revoke(entry.lease)
+            await again.wait()
+            assert cluster.epoch > epoch
+            assert cluster.image.topics["t"].partitions[0].leader_epoch == 1
+            await create(cluster, "u")
+            await other.close()
+
+    run(scenario())
+
+
+def test_a_second_broker_sees_what_the_first_does_and_takes_over_from_it(place: Place) -> None:
+    async def scenario() -> None:
+        async with place.broker(2) as second, place.broker(1) as first:
+            assert (first.is_controller, second.is_controller) == (False, True)
+            assert await code_of(create(first, "t")) is ErrorCode.NOT_CONTROLLER
+            assert await code_of(first.next_producer_id()) is ErrorCode.NOT_CONTROLLER
+            seen = asyncio.Event()
+            first.on_change(lambda delta: seen.set() if delta.created else None)
+            await second.create_topics([TopicSpec("t", 4)])
+            await seen.wait()
+            assert first.image.topics["t"] == second.image.topics["t"]
+            assert first.image.topics["t"].replication_factor == 2
+            await second.stop()
+            while not first.is_controller:  # noqa: ASYNC110  # its listeners are told too early
+                await asyncio.sleep(0)
+            (topic,) = await create(first, "u")
+            assert topic.partitions[0].isr == (1,)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_commit_with_an_unknown_outcome_has_its_effect_once(place: Place, applied: bool) -> None:
+    async def scenario() -> None:
+        async def lost(_: Sequence[Write]) -> None:
+            raise Ambiguous("the request was lost")
+
+        def trouble(store: TroubledStore) -> None:
+            store.fails_after_commit = applied
+            store.trouble = None if applied else lost
+
+        store = place.store()
+        async with place.broker(store=store) as cluster:
+            trouble(store)
+            (topic,) = await create(cluster, "t")
+            trouble(store)
+            await cluster.create_partitions("t", 2)
+            trouble(store)
+            first = await cluster.next_producer_id()
+            trouble(store)
+            await cluster.delete_topics(["t"])
+            assert first == 0
+            assert cluster.image.next_producer_id == 1000
+            assert cluster.image.tombstones == {topic.id: "t"}
+            trouble(store)
+            await cluster.confirm_deleted([topic.id])
+            assert not cluster.image.tombstones
+
+    run(scenario())
+
+
+def test_a_decision_whose_ground_has_shifted_is_made_again(place: Place) -> None:
+    async def scenario() -> None:
+        store, other = place.store(), place.store()
+
+        async def intrude(_: Sequence[Write]) -> None:
+            await other.commit([], [Put("cfg/topic/t", encode(set={"flush.ms": "1"}))])
+
+        async with place.broker(store=store) as cluster:
+            await create(cluster, "t")
+            store.trouble = intrude
+            ops = [ConfigOp("retention.ms", Op.SET, "2")]
+            await cluster.alter_configs(Resource.TOPIC, "t", ops)
+            assert cluster.image.topics["t"].config == {"flush.ms": "1", "retention.ms": "2"}
+        await other.close()
+
+    run(scenario())
+
+
+def test_of_a_batch_that_fails_only_the_topic_to_blame_is_refused(place: Place) -> None:
+    async def scenario() -> None:
+        store, other = place.store(), place.store()
+
+        async def intrude(_: Sequence[Write]) -> None:
+            row = encode(id="AAAAAAAAAAAAAAAAAAAAAQ", partitions=0)
+            await other.commit([], [Put("t/b", row)])
+
+        async with place.broker(store=store) as cluster:
+            store.trouble = intrude
+            outcomes = await cluster.create_topics([TopicSpec("a"), TopicSpec("b"), TopicSpec("c")])
+            codes = [getattr(it, "code", ErrorCode.NONE) for it in outcomes]
+            assert codes == [0, ErrorCode.TOPIC_ALREADY_EXISTS, 0]
+        await other.close()
+
+    run(scenario())
+
+
+def test_who_lost_the_office_writes_no_more(place: Place) -> None:
+    async def scenario() -> None:
+        store, other = place.store(), place.store()
+
+        async def usurp(_: Sequence[Write]) -> None:
+            entry = await other.read(CONTROLLER)
+            assert entry is not None
+            assert entry.lease is not None
+            await other.revoke(entry.lease)
+            await other.commit([], [Put(CONTROLLER, encode(broker=9, epoch=9))])
+
+        async with place.broker(store=store) as cluster:
+            store.trouble = usurp
+            assert await code_of(create(cluster, "t")) is ErrorCode.NOT_CONTROLLER
+            assert "t" not in cluster.image.topics
+            assert not cluster.is_controller
+        await other.close()
+
+    run(scenario())
+
+
+def test_a_topic_too_large_for_one_commit_is_visible_only_when_whole(place: Place) -> None:
+    async def scenario() -> None:
+        store = place.store()
+        static = {"penstock.partitions.per.request.max": "20000"}
+        async with place.broker(store=store, static=static) as cluster:
+            (topic,) = await create(cluster, "wide", partitions=MAX_OPS * 64 + 1)
+            assert len(topic.partitions) == MAX_OPS * 64 + 1
+            pieces = 0
+
+            async def second_fails(_: Sequence[Write]) -> None:
+                nonlocal pieces
+                pieces += 1
+                if pieces == 2:
+                    raise StoreError("no more")
+                store.trouble = second_fails
+
+            store.trouble = second_fails
+            assert await code_of(create(cluster, "torn", partitions=MAX_OPS * 64 + 1)) is (
+                ErrorCode.REQUEST_TIMED_OUT
+            )
+            assert "torn" not in cluster.image.topics
+        async with place.broker(static=static) as cluster:
+            assert cluster.image.orphans() == []
+            assert list(cluster.image.topics) == ["wide"]
+
+    run(scenario())
+
+
+def test_a_store_that_fails_is_answered_with_a_code_and_serves_again_later(place: Place) -> None:
+    async def scenario() -> None:
+        async def fail(_: Sequence[Write]) -> None:
+            raise StoreError("the disk is full")
+
+        async def hang(_: Sequence[Write]) -> None:
+            await asyncio.Event().wait()
+
+        store = place.store()
+        async with place.broker(store=store) as cluster:
+            store.trouble = fail
+            (outcome,) = await cluster.create_topics([TopicSpec("t")])
+            assert isinstance(outcome, BrokerError)
+            assert (outcome.code, str(outcome)) == (ErrorCode.REQUEST_TIMED_OUT, "the disk is full")
+            store.trouble = hang
+            (outcome,) = await cluster.create_topics([TopicSpec("t")], timeout_ms=1)
+            assert isinstance(outcome, BrokerError)
+            assert "not done within 1 ms" in str(outcome)
+            await create(cluster, "t")
+
+    run(scenario())
+
+
+def test_an_image_that_fell_too_far_behind_is_loaded_anew(place: Place) -> None:
+    async def scenario() -> None:
+        store = place.store()
+        async with place.broker(store=store) as cluster:
+            await create(cluster, "a")
+            told: list[Delta] = []
+            cluster.on_change(told.append)
+            store.reloads = 1
+            await create(cluster, "b")
+            await create(cluster, "c")
+            assert list(cluster.image.topics) == ["a", "b", "c"]
+            assert [topic.name for delta in told for topic in delta.created] == ["b", "c"]
+
+    run(scenario())
+
+
+def test_a_store_of_another_cluster_or_of_the_past_is_refused(place: Place) -> None:
+    async def scenario() -> None:
+        async with place.broker() as cluster:
+            await create(cluster, "t")
+            known_id, revision = cluster.cluster_id, cluster.image.revision
+        tasks = Tasks()
+        identity = Identity(broker_id=1, directory_id="dir-1", session_timeout_ms=40)
+        for arguments, says in (
+            ({"cluster_id": "other"}, "belongs to cluster other"),
+            ({"cluster_id": known_id, "least_revision": revision + 100}, "an old backup"),
+        ):
+            cluster = Cluster(place.store(), identity, tasks.spawn)
+            with pytest.raises(StoreError, match=says):
+                await cluster.load(**arguments)
+            await cluster.stop()
+        cluster = Cluster(place.store(), identity, tasks.spawn)
+        await cluster.load(cluster_id=known_id, least_revision=revision)
+        await cluster.stop()
+        await tasks.close()
+
+    run(scenario())
