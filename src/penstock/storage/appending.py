@@ -56,22 +56,22 @@ class GrowingLog:
         "_active",
         "_files",
         "_limits",
-        "_partition",
         "_roll_after_ms",
         "_roll_bytes",
         "_segments",
         "_state",
         "_topic_path",
         "_truncated_to",
-        "_truncations",
         "_unsynced",
         "config",
         "next_offset",
+        "partition",
         "recovery",
         "recovery_point",
         "saved_start_offset",
         "start_offset",
         "topic_id",
+        "truncations",
         "unflushed_bytes",
     )
 
@@ -86,7 +86,7 @@ class GrowingLog:
         """A log that was never written."""
         self._files = files
         self._topic_path = topic_path
-        self._partition = partition
+        self.partition = partition
         self.topic_id = topic_id
         self._segments: Segments | None = None
         self._active: Segment | None = None
@@ -98,7 +98,7 @@ class GrowingLog:
         self.saved_start_offset = 0  # the log start that is surely on disk
         self.unflushed_bytes = 0
         self.recovery = _NOTHING_RECOVERED
-        self._truncations = 0
+        self.truncations = 0  # how often it was cut
         self._truncated_to: int | None = None  # since the recovery point was last written to disk
         self._roll_after_ms = _AT_FIRST_BATCH
         self.configure(config)
@@ -118,11 +118,11 @@ class GrowingLog:
         self._plan_anew()
 
     def __str__(self) -> str:
-        return f"{os.path.basename(self._topic_path)}-{self._partition}"
+        return f"{os.path.basename(self._topic_path)}-{self.partition}"
 
     @property
     def path(self) -> str:
-        return f"{self._topic_path}/partition-{self._partition}"
+        return f"{self._topic_path}/partition-{self.partition}"
 
     @property
     def segments(self) -> Sequence[Segment]:
@@ -331,7 +331,7 @@ class GrowingLog:
     def _plan_roll(self, active: Segment, first_timestamp_ms: int) -> None:
         """`segment.ms` counts in the time of records, from a segment's first batch."""
         config = self.config
-        jitter = jitter_ms(config, self.topic_id, self._partition, active.base_offset)
+        jitter = jitter_ms(config, self.topic_id, self.partition, active.base_offset)
         timed = first_timestamp_ms >= 0
         self._roll_after_ms = (
             first_timestamp_ms + config.segment_ms - jitter if timed else _NEVER_MS

@@ -1,67 +1,365 @@
-"""A broker's data directory: one process at a time, and how its last run ended.
+"""A broker's data directory: one process at a time, how its last run ended, and its logs.
 
-Every file here is replaced whole and durably. A damaged one is treated as lost, never as empty.
+What is durable for all partitions is in a few files that are replaced whole; see docs/storage-format.md.
 """
 
 import fcntl
 import os
+import shutil
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from penstock.model.configs import TopicConfig
 from penstock.model.errors import StorageFault
-from penstock.model.ids import TopicId, format_topic_id
-from penstock.storage.files import OPEN_FILES_LIMIT, OpenFiles
+from penstock.model.ids import TopicId
+from penstock.storage import checkpoints, identity, markers, names
+from penstock.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, Checkpoint
+from penstock.storage.files import OPEN_FILES_LIMIT, Disk, OpenFiles, refuse
 from penstock.storage.log import Log
 from penstock.storage.opening import open_log
 from penstock.storage.recovery import Ending, Past
 
+DELETE_DELAY_MS: Final = 60_000
+STRAY_DELAY_MS: Final = 24 * 3_600_000
 _LOCK: Final = "lock"
+_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+
+
+class CheckpointTicket:
+    """What `checkpoint_begin` gathered. Only `write` runs in a thread, and touches nothing else."""
+
+    __slots__ = ("_disk", "_path", "files", "logs", "store_revision")
+
+    def __init__(
+        self,
+        path: str,
+        disk: Disk,
+        files: dict[str, Checkpoint],
+        logs: list[tuple[Log, int, int]],
+        store_revision: int | None,
+    ) -> None:
+        self._path = path
+        self._disk = disk
+        self.files = files
+        self.logs = logs  # with their truncations and start offsets
+        self.store_revision = store_revision
+
+    def write(self) -> None:
+        for name, checkpoint in self.files.items():
+            checkpoints.write(self._path, name, checkpoint, self._disk)
+        if self.store_revision is not None:
+            markers.write_store_revision(self._path, self.store_revision, self._disk)
 
 
 class DataDirectory:
-    """Owns the logs of one broker. The event loop is its only caller, but for what says otherwise."""
+    """Owns the logs of one broker. The event loop is its only caller, except where it says a thread."""
 
-    def __init__(self, path: str, *, open_files_limit: int = OPEN_FILES_LIMIT) -> None:
-        self.path = path
-        self.files = OpenFiles(open_files_limit)
+    def __init__(
+        self,
+        path: str,
+        *,
+        open_files_limit: int = OPEN_FILES_LIMIT,
+        disk: Disk | None = None,
+        boot_id: str | None = None,
+    ) -> None:
+        """Raises StorageFault, with one line for the operator, if it cannot be this broker's."""
+        self.path = os.path.abspath(path)
+        self.files = OpenFiles(open_files_limit, disk)
+        self._disk = self.files.disk
+        self._lock_fd = _lock(self.path)
+        try:
+            self._begin(boot_id if boot_id is not None else _read_boot_id())
+        except BaseException:
+            os.close(self._lock_fd)
+            raise
         self._logs: dict[str, dict[int, Log]] = {}
-        os.makedirs(path, exist_ok=True)
-        self._lock_fd = _lock(path)
-        self.ending = Ending.PROCESS_CRASH
-        self.id = format_topic_id(TopicId(os.urandom(16)))
+        self._forgotten: list[tuple[TopicId, int | None]] = []  # since the last checkpoint began
+        self._aside: dict[str, int | None] = {  # directories to be removed, from when on they wait
+            f"{self.path}/{name}": None for name in os.listdir(self.path) if names.is_aside(name)
+        }
+
+    def _begin(self, boot_id: str) -> None:
+        self._meta = self._read_or_create_meta()
+        self._boot_id = boot_id
+        self._run = uuid.uuid4().hex
+        self.last_run = markers.read_last_run(self.path, boot_id)
+        self._checkpoints = {
+            name: checkpoints.read(self.path, name)
+            for name in (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS)
+        }
+        self.store_revision = markers.read_store_revision(self.path)
+        self._saved_revision = self.store_revision
+        self._write_running(self.last_run.broker_epoch)
+
+    def _read_or_create_meta(self) -> dict[str, str]:
+        meta = markers.read_meta(self.path)
+        if meta is not None:
+            return meta
+        found = [
+            name for name in os.listdir(self.path) if name in (markers.RUNNING, RECOVERY_POINTS)
+        ]
+        if found:
+            raise StorageFault(
+                f"{self.path}: {markers.META} is missing, though {found[0]} is there; restore it"
+            )
+        new = {"version": "1", "directory.id": _new_id()}
+        for name in (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS):
+            checkpoints.write(self.path, name, Checkpoint({}, is_complete=True), self._disk)
+        markers.write_meta(self.path, new, self._disk)
+        return new
+
+    # Who and how -----------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        return self._meta["directory.id"]
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The cluster that it has joined; None before."""
+        return self._meta.get("cluster.id")
+
+    @property
+    def ending(self) -> Ending:
+        """How the last run ended."""
+        return self.last_run.ending
+
+    def join(self, cluster_id: str, broker_id: int) -> None:
+        """It belongs to this broker of this cluster, from now on; StorageFault if to another."""
+        wanted = {"cluster.id": cluster_id, "node.id": str(broker_id)}
+        for name, value in wanted.items():
+            if self._meta.get(name, value) != value:
+                raise StorageFault(
+                    f"{self.path} belongs to {name} {self._meta[name]}, not {value}; "
+                    "give this broker its own directory"
+                )
+        if not wanted.items() <= self._meta.items():
+            self._meta |= wanted
+            markers.write_meta(self.path, self._meta, self._disk)
+
+    def note_broker_epoch(self, broker_epoch: int) -> None:
+        """The epoch under which this run is registered. Waits for the disk."""
+        self._write_running(broker_epoch)
+
+    def _write_running(self, broker_epoch: int | None) -> None:
+        before = self.last_run.unseen_ending
+        if self.ending is Ending.CLEAN and self.last_run.seen is None:
+            before = Ending.CLEAN
+        markers.write_running(self.path, self._run, self._boot_id, broker_epoch, before, self._disk)
+
+    # Logs ------------------------------------------------------------------------------------
+
+    def partition_path(self, topic: str, partition: int) -> str:
+        return f"{self.path}/{names.directory_of(topic)}/partition-{partition}"
 
     def log_for(self, topic: str, topic_id: TopicId, partition: int, config: TopicConfig) -> Log:
-        """The log of a partition, opened and recovered at first use."""
-        logs = self._logs.setdefault(topic, {})
-        log = logs.get(partition)
-        if log is None:
-            log = logs[partition] = open_log(
-                self.files,
-                f"{self.path}/{topic}",
-                partition,
-                topic_id,
-                config,
-                Past(self.ending, 0, None),
-            )
+        """The log of a partition, opened and recovered at first use. Raises DamagedLog, StorageFault."""
+        logs = self._logs.get(topic)
+        log = logs.get(partition) if logs is not None else None
+        if log is not None and log.topic_id == topic_id:
+            return log
+        if log is not None:
+            log.abandon()
+        self._set_aside_stranger(topic, topic_id, partition)
+        past = self._past_of(topic_id, partition)
+        topic_path = f"{self.path}/{names.directory_of(topic)}"
+        log = open_log(self.files, topic_path, partition, topic_id, config, past)
+        self._logs.setdefault(topic, {})[partition] = log
         return log
 
-    def delete_topic(self, topic: str, topic_id: TopicId) -> None:
-        """Take a topic's files out of use at once; they are removed later."""
-        for log in self._logs.pop(topic, {}).values():
-            log.close()
-        path = f"{self.path}/{topic}"
-        if os.path.exists(path):
-            os.rename(path, f"{self.path}/{topic[:200]}.{format_topic_id(topic_id)}-delete")
-
-    def close(self) -> None:
+    def logs(self) -> Iterator[Log]:
+        """Those that were opened."""
         for logs in self._logs.values():
-            for log in logs.values():
+            yield from logs.values()
+
+    def high_watermark(self, topic_id: TopicId, partition: int) -> int | None:
+        """As it was last written down; None: it was not, or it was lost."""
+        return self._checkpoints[HIGH_WATERMARKS].get(topic_id, partition)
+
+    def _past_of(self, topic_id: TopicId, partition: int) -> Past:
+        last = self.last_run
+        seen = last.seen is None or markers.log_name(topic_id, partition) in last.seen
+        points = self._checkpoints[RECOVERY_POINTS]
+        point = points.get(topic_id, partition)
+        if point is None and points.is_complete:
+            point = 0
+        start_offset = self._checkpoints[LOG_STARTS].get(topic_id, partition)
+        return Past(last.ending if seen else last.unseen_ending, point, start_offset)
+
+    def _set_aside_stranger(self, topic: str, topic_id: TopicId, partition: int) -> None:
+        """Files of an earlier topic of the same name are nobody's (replication.md O5)."""
+        path = self.partition_path(topic, partition)
+        if not os.path.exists(path):
+            return
+        owner = identity.read(path)
+        if owner is None and not any(name.endswith(".log") for name in os.listdir(path)):
+            return
+        if (
+            owner is None
+            and self._checkpoints[RECOVERY_POINTS].get(topic_id, partition) is not None
+        ):
+            identity.write(path, topic_id)
+        elif owner != topic_id:
+            self._set_aside(topic, owner, partition)
+
+    def _set_aside(self, topic: str, owner: TopicId | None, partition: int) -> None:
+        aside = names.set_aside_path(self.path, topic, owner, names.STRAY_SUFFIX)
+        path = self.partition_path(topic, partition)
+        try:
+            os.mkdir(aside)
+            os.rename(path, f"{aside}/partition-{partition}")
+        except OSError as error:
+            refuse(error, f"{path}: cannot be set aside")
+        self._aside[aside] = None
+
+    def give_up(self, topic: str, topic_id: TopicId, partition: int) -> None:
+        """Set a damaged log aside; `log_for` then gives one that was never written."""
+        log = self._logs.get(topic, {}).pop(partition, None)
+        if log is not None:
+            log.abandon()
+        self._forget(topic_id, partition)
+        if os.path.exists(self.partition_path(topic, partition)):
+            self._set_aside(topic, topic_id, partition)
+
+    # Topics that go --------------------------------------------------------------------------
+
+    def delete_topic(self, topic: str, topic_id: TopicId) -> None:
+        """Take a topic's files out of use at once; `removable` tells when they may be removed."""
+        for log in self._logs.pop(topic, {}).values():
+            log.abandon()
+        self._forget(topic_id, None)
+        self._retire_topic(topic, topic_id, names.DELETE_SUFFIX)
+
+    def _forget(self, topic_id: TopicId, partition: int | None) -> None:
+        self._forgotten.append((topic_id, partition))
+        for checkpoint in self._checkpoints.values():
+            checkpoint.forget(topic_id, partition)
+
+    def set_aside_unknown(self, topics: Mapping[str, TopicId]) -> list[str]:
+        """Set aside the files of every topic that is not among all that exist; their names.
+
+        Only after a full, fresh reading of the cluster's metadata.
+        """
+        unknown = [
+            topic
+            for name in os.listdir(self.path)
+            if os.path.isdir(f"{self.path}/{name}") and names.is_topic(name)
+            if (topic := names.topic_of(name)) not in topics
+        ]
+        for topic in unknown:
+            self._retire_topic(topic, None, names.STRAY_SUFFIX)
+        return unknown
+
+    def _retire_topic(self, topic: str, topic_id: TopicId | None, suffix: str) -> None:
+        path = f"{self.path}/{names.directory_of(topic)}"
+        aside = names.set_aside_path(self.path, topic, topic_id, suffix)
+        try:
+            os.rename(path, aside)
+        except FileNotFoundError:
+            return  # none of its partitions was ever written
+        except OSError as error:
+            refuse(error, f"{path}: cannot be set aside")
+        self._aside[aside] = None
+
+    def removable(self, now_ms: int) -> list[str]:
+        """Files and directories to be removed now, by `remove_tree` in a thread. Given once."""
+        paths = [path for log in self.logs() for path in log.removable(now_ms)]
+        for path, since_ms in list(self._aside.items()):
+            delay_ms = DELETE_DELAY_MS if path.endswith(names.DELETE_SUFFIX) else STRAY_DELAY_MS
+            if since_ms is None:
+                self._aside[path] = now_ms
+            elif now_ms - since_ms >= delay_ms:
+                paths.append(path)
+                del self._aside[path]
+        return paths
+
+    # Checkpoints -----------------------------------------------------------------------------
+
+    def checkpoint_begin(self, high_watermarks: checkpoints.Offsets) -> CheckpointTicket:
+        """What to write down now. Then `ticket.write()` in a thread, then `checkpoint_end(ticket)`."""
+        self._forgotten = []
+        logs = [log for log in self.logs() if log.segments]
+        marks = [
+            (topic_id, index, offset)
+            for topic_id, found in high_watermarks.items()
+            for index, offset in found.items()
+        ]
+        current = self._checkpoints
+        files = {
+            RECOVERY_POINTS: current[RECOVERY_POINTS].updated(
+                (log.topic_id, log.partition, log.recovery_point) for log in logs
+            ),
+            HIGH_WATERMARKS: current[HIGH_WATERMARKS].updated(marks),
+            LOG_STARTS: current[LOG_STARTS].updated(
+                (log.topic_id, log.partition, log.start_offset) for log in logs
+            ),
+        }
+        changed = {name: new for name, new in files.items() if new != current[name]}
+        revision = self.store_revision if self.store_revision != self._saved_revision else None
+        state = [(log, log.truncations, log.start_offset) for log in logs]
+        return CheckpointTicket(self.path, self._disk, changed, state, revision)
+
+    def checkpoint_end(self, ticket: CheckpointTicket) -> None:
+        self._checkpoints |= ticket.files
+        if ticket.store_revision is not None:
+            self._saved_revision = ticket.store_revision
+        for log, truncations, start_offset in ticket.logs:
+            log.checkpointed(truncations, start_offset)
+        for topic_id, partition in self._forgotten:
+            for checkpoint in self._checkpoints.values():
+                checkpoint.forget(topic_id, partition)
+
+    # The end ---------------------------------------------------------------------------------
+
+    def close(self, high_watermarks: checkpoints.Offsets = MappingProxyType({})) -> None:
+        """Make everything durable, and say so: the next run need not check it. Waits for the disk."""
+        try:
+            for log in self.logs():
                 log.close()
+            ticket = self.checkpoint_begin(high_watermarks)
+            ticket.write()
+            self.checkpoint_end(ticket)
+            markers.write_clean(self.path, self._run, self._seen(), self._disk)
+        finally:
+            os.close(self._lock_fd)
+
+    def abandon(self) -> None:
+        """Let go of the directory as it is, as a crash would: after the disk has failed."""
+        for log in self.logs():
+            log.abandon()
         os.close(self._lock_fd)
+
+    def _seen(self) -> list[str] | None:
+        """Logs that are known to be whole; None: all of them."""
+        last = self.last_run
+        if last.seen is None:
+            return None
+        opened = {markers.log_name(log.topic_id, log.partition) for log in self.logs()}
+        return sorted(opened | last.seen)
+
+
+def remove_tree(path: str) -> None:
+    """Remove a file or a directory that `removable` named. For a thread."""
+    try:
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StorageFault(f"{path}: cannot be removed: {error.strerror}") from error
 
 
 def _lock(path: str) -> int:
-    fd = os.open(f"{path}/{_LOCK}", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        os.makedirs(path, exist_ok=True)
+        fd = os.open(f"{path}/{_LOCK}", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise StorageFault(f"{path}: cannot be used: {error.strerror}") from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -73,3 +371,16 @@ def _lock(path: str) -> int:
     os.ftruncate(fd, 0)
     os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
     return fd
+
+
+def _read_boot_id() -> str:
+    """What tells one boot of this machine from the next."""
+    try:
+        with open(_BOOT_ID, encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return uuid.uuid4().hex  # not known: take every crash for a power loss
+
+
+def _new_id() -> str:
+    return urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()

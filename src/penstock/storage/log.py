@@ -117,7 +117,7 @@ class Log(GrowingLog):
         assert self._segments is not None
         assert self._unsynced is not None
         self._active = self._segments.active
-        self._truncations += 1
+        self.truncations += 1
         self._unsynced.forget(next_offset)
         self._unsynced.add_segment(self._active)
         self.next_offset = next_offset
@@ -198,7 +198,7 @@ class Log(GrowingLog):
     def flush_begin(self) -> FlushTicket:
         """What to sync. Then `ticket.sync()` in a thread, then `flush_end(ticket)`."""
         size_bytes, self.unflushed_bytes = self.unflushed_bytes, 0
-        ticket = FlushTicket(self._files.disk, self.next_offset, size_bytes, self._truncations)
+        ticket = FlushTicket(self._files.disk, self.next_offset, size_bytes, self.truncations)
         if self._segments is not None and self._unsynced is not None:
             if self.epochs.changed:
                 self._unsynced.add_path(self.state.save_epochs(self.path, self._truncated_to))
@@ -208,7 +208,7 @@ class Log(GrowingLog):
 
     def flush_end(self, ticket: FlushTicket) -> None:
         """All below `ticket.next_offset` is durable, unless the log was cut meanwhile."""
-        if ticket.is_complete and ticket.truncations == self._truncations:
+        if ticket.is_complete and ticket.truncations == self.truncations:
             self.recovery_point = max(self.recovery_point, ticket.next_offset)
 
     def flush(self) -> None:
@@ -217,9 +217,18 @@ class Log(GrowingLog):
         ticket.sync()
         self.flush_end(ticket)
 
-    def recovery_point_saved(self) -> None:
-        """The recovery point on disk is not past the end of the log."""
-        self._truncated_to = None
+    def checkpointed(self, truncations: int, start_offset: int) -> None:
+        """The recovery point and this log start are on the disk, as of so many truncations."""
+        self.saved_start_offset = max(self.saved_start_offset, start_offset)
+        if truncations == self.truncations and self._truncated_to is not None:
+            self._truncated_to = None
+            self.epochs.changed = True  # the file still has it
+
+    def abandon(self) -> None:
+        """Close every file and write nothing more: the log is gone, or its disk is."""
+        if self._segments is not None:
+            self._segments.close()
+        self._segments, self._active = None, None
 
     def close(self) -> None:
         """Everything durable and every file closed. It can still be read, and opened again."""

@@ -1,0 +1,62 @@
+"""One number for each partition of a broker, in one file: recovery points, high watermarks, log starts.
+
+A damaged file is treated as lost, and a partition that it does not name is then unknown, never 0.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from penstock.model.ids import TopicId, format_topic_id, parse_topic_id
+from penstock.storage import sealed
+from penstock.storage.files import Disk, write_atomically
+
+RECOVERY_POINTS: Final = "recovery-points"
+HIGH_WATERMARKS: Final = "high-watermarks"
+LOG_STARTS: Final = "log-starts"
+
+Offsets = Mapping[
+    TopicId, Mapping[int, int]
+]  # by topic id, so that a topic made anew inherits nothing
+
+
+class Checkpoint(NamedTuple):
+    offsets: dict[TopicId, dict[int, int]]
+    is_complete: bool  # no partition was ever forgotten by damage: one that is not named has none
+
+    def get(self, topic_id: TopicId, partition: int) -> int | None:
+        return self.offsets.get(topic_id, {}).get(partition)
+
+    def forget(self, topic_id: TopicId, partition: int | None = None) -> None:
+        if partition is None:
+            self.offsets.pop(topic_id, None)
+        else:
+            self.offsets.get(topic_id, {}).pop(partition, None)
+
+    def updated(self, changes: Iterable[tuple[TopicId, int, int]]) -> "Checkpoint":
+        offsets = {topic_id: dict(found) for topic_id, found in self.offsets.items()}
+        for topic_id, partition, offset in changes:
+            offsets.setdefault(topic_id, {})[partition] = offset
+        return Checkpoint(offsets, self.is_complete)
+
+
+def encode(name: str, checkpoint: Checkpoint) -> bytes:
+    topics = {format_topic_id(key): value for key, value in checkpoint.offsets.items() if value}
+    return sealed.encode(name, {"complete": checkpoint.is_complete, "topics": topics})
+
+
+def write(directory: str, name: str, checkpoint: Checkpoint, disk: Disk) -> None:
+    """Waits for the disk: for a thread."""
+    write_atomically(f"{directory}/{name}", encode(name, checkpoint), disk=disk)
+
+
+def read(directory: str, name: str) -> Checkpoint:
+    try:
+        with open(f"{directory}/{name}", "rb") as file:
+            content = sealed.decode(name, file.read())
+        offsets = {
+            parse_topic_id(topic_id): {int(index): int(offset) for index, offset in found.items()}
+            for topic_id, found in content["topics"].items()
+        }
+        return Checkpoint(offsets, content["complete"] is True)
+    except (OSError, sealed.Damaged, KeyError, TypeError, ValueError, AttributeError):
+        return Checkpoint({}, is_complete=False)
