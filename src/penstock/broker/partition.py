@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 from penstock.broker.metrics import TopicMetrics
-from penstock.broker.waiters import Commits, Waiter
+from penstock.broker.waiters import Commits, Watcher
 from penstock.metadata.image import INTERNAL_TOPICS
 from penstock.model.configs import TopicConfig
 from penstock.model.errors import BrokerError, DiskFull, ErrorCode, OffsetOutOfRange, StorageFault
@@ -88,7 +88,7 @@ class Partition:
         "leader_epoch",
         "topic",
         "unsynced",
-        "waiters",
+        "watchers",
     )
 
     def __init__(self, topic: Topic, index: int, leader_epoch: int, host: Host) -> None:
@@ -96,7 +96,7 @@ class Partition:
         self.index = index
         self.leader_epoch = leader_epoch
         self.high_watermark = 0
-        self.waiters: set[Waiter] | None = None
+        self.watchers: set[Watcher] | None = None
         self.unsynced = False  # the log has bytes that may not be on the disk yet
         self.grown_bytes = 0  # since the last tick; not 0 means: queued to be woken
         self.failure: BrokerError | None = None  # why it can no longer be used
@@ -124,8 +124,9 @@ class Partition:
             try:
                 self._log = self._host.open_log(self)
             except StorageFault as fault:
-                self.fail(BrokerError(f"{self}: {fault}", ErrorCode.KAFKA_STORAGE_ERROR))
-                raise self.failure or fault from fault
+                failure = BrokerError(f"{self}: {fault}", ErrorCode.KAFKA_STORAGE_ERROR)
+                self.fail(failure)
+                raise failure from fault
             self.high_watermark = self._log.next_offset
         return self._log
 
@@ -205,7 +206,7 @@ class Partition:
         self.high_watermark = next_offset
         if self._commits is not None:
             self._commits.passed(next_offset)
-        if self.waiters:
+        if self.watchers:
             if not self.grown_bytes:
                 self._host.grew(self)
             self.grown_bytes += size_bytes
@@ -254,9 +255,9 @@ class Partition:
         return log.start_offset
 
     def wake(self) -> None:
-        """Something changed that a waiter must see, data or not."""
-        for waiter in list(self.waiters or ()):
-            waiter.fire()
+        """Something other than new data happened that readers must see."""
+        for watcher in list(self.watchers or ()):
+            watcher.changed(self)
 
     def fail(self, error: BrokerError) -> None:
         """From now on every use is refused with `error`."""

@@ -149,10 +149,8 @@ class Replicas:
         grown, self._grown = self._grown, []
         for partition in grown:
             size_bytes, partition.grown_bytes = partition.grown_bytes, 0
-            for waiter in list(partition.waiters or ()):
-                waiter.lacking_bytes -= size_bytes
-                if waiter.lacking_bytes <= 0:
-                    waiter.fire()
+            for watcher in list(partition.watchers or ()):
+                watcher.grew(partition, size_bytes)
 
     # The disk ----------------------------------------------------------------------------------
 

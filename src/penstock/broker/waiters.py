@@ -1,41 +1,72 @@
-"""Who waits for a partition to grow, and how they are woken: once per dirty partition and loop tick.
+"""Who waits for a partition to grow, and how they hear of it: once per dirty partition and loop tick.
 
 Nothing here knows requests. A waiter counts the bytes that it still lacks and fires once, whether by
 data, by a change that concerns it (deleted, moved, failed), by its deadline, or by being cancelled.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 
-class Grows(Protocol):
-    """What a waiter waits for."""
+class Watcher(Protocol):
+    """Hears what happens to the partitions that it is registered with."""
 
-    waiters: "set[Waiter] | None"
+    def grew(self, partition: "Watched", size_bytes: int) -> None:
+        """There is more to read."""
+
+    def changed(self, partition: "Watched") -> None:
+        """Something else happened that a reader must see: a new start, another epoch, a failure."""
+
+
+class Watched(Protocol):
+    watchers: set[Watcher] | None
+
+
+def watch(partition: Watched, watcher: Watcher) -> None:
+    if partition.watchers is None:
+        partition.watchers = set()
+    partition.watchers.add(watcher)
+
+
+def unwatch(partition: Watched, watcher: Watcher) -> None:
+    if partition.watchers is not None:
+        partition.watchers.discard(watcher)
 
 
 class Waiter:
-    """One parked request over some partitions. `fire` is called exactly once, unless cancelled."""
+    """One parked request. `fire` is called exactly once, unless it is cancelled.
 
-    __slots__ = ("_fire", "_partitions", "_timer", "lacking_bytes")
+    It watches `partitions`; whoever watches for it calls `lacks_less` and `fire` instead.
+    """
+
+    __slots__ = ("_fire", "_lacking_bytes", "_partitions", "_timer")
 
     def __init__(
         self,
-        partitions: list[Grows],
+        partitions: Iterable[Watched],
         lacking_bytes: int,
         timeout_s: float,
         fire: Callable[[], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self.lacking_bytes = lacking_bytes
+        self._lacking_bytes = lacking_bytes
         self._fire: Callable[[], None] | None = fire
-        self._partitions = partitions
-        for partition in partitions:
-            if partition.waiters is None:
-                partition.waiters = set()
-            partition.waiters.add(self)
+        self._partitions = list(partitions)
+        for partition in self._partitions:
+            watch(partition, self)
         self._timer = loop.call_later(timeout_s, self.fire)
+
+    def grew(self, partition: Watched, size_bytes: int) -> None:  # noqa: ARG002 - a Watcher
+        self.lacks_less(size_bytes)
+
+    def changed(self, partition: Watched) -> None:  # noqa: ARG002 - a Watcher
+        self.fire()
+
+    def lacks_less(self, size_bytes: int) -> None:
+        self._lacking_bytes -= size_bytes
+        if self._lacking_bytes <= 0:
+            self.fire()
 
     def fire(self) -> None:
         fire = self._fire
@@ -47,8 +78,7 @@ class Waiter:
         self._fire = None
         self._timer.cancel()
         for partition in self._partitions:
-            if partition.waiters is not None:
-                partition.waiters.discard(self)
+            unwatch(partition, self)
         self._partitions = []
 
 

@@ -228,6 +228,9 @@ class Connection:
                 self._consume(kept, len(kept))
             except HangUp as reason:
                 self.close(str(reason))
+        self._read_again()
+
+    def _read_again(self) -> None:
         if not (self._reading or self._closed or self._held or self._blocked or self._muted):
             self._reading = True
             self._loop.add_reader(self._fd, self._on_readable)
@@ -296,7 +299,8 @@ class Connection:
             )
             self.listener.services.metrics.request(api.name).errors.value += 1
             error = BrokerError("an unexpected error; see the broker's log")
-        return api.refuse(request, error)
+        refusal: Message = api.refuse(request, error)
+        return refusal
 
     def _park(self, answer: Answer, request: Message, reply: Any) -> None:
         """The answer comes later. Only a pipelined API lets the next request begin before it."""

@@ -1,14 +1,16 @@
-"""Incremental fetch sessions (KIP-227): a consumer names its partitions once, then only what changes.
+"""Incremental fetch sessions (KIP-227): a reader names its partitions once, then only what changes.
 
-A session is found by id and epoch. A wrong one is refused with its own code, and the client begins
-anew with a full fetch: losing a session costs one larger request, nothing else.
+A session watches its partitions, so that a fetch costs what has changed since the last one, not what
+the reader has subscribed to. It is found by id and epoch. A wrong one is refused with its own code, and
+the client begins anew with a full fetch: losing a session costs one larger request, nothing else.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
 
 from penstock.broker.partition import Partition
+from penstock.broker.waiters import Waiter, Watched, unwatch, watch
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.wire.messages.fetch import FetchRequest
 
@@ -16,7 +18,7 @@ _NO_SESSION: Final = 0
 _FIRST_EPOCH: Final = 0
 _FINAL_EPOCH: Final = -1
 _MAX_EPOCH: Final = (1 << 31) - 1
-_EVICTABLE_AFTER_MS: Final = 120_000  # idle for this long, a session may give way to a new one
+_EVICTABLE_AFTER_MS: Final = 120_000  # idle for this long, a session is taken for abandoned
 
 Key = tuple[str | bytes, int]
 
@@ -45,7 +47,7 @@ class FetchPartition:
         self.max_bytes = 0
         self.leader_epoch = -1
         self.last_fetched_epoch = -1
-        self.partition: Partition | None = None  # found at first use
+        self.partition: Partition | None = None  # None: not looked for yet, or not there
         self.told_high_watermark = -1
         self.told_log_start = -1
 
@@ -53,38 +55,96 @@ class FetchPartition:
     def key(self) -> Key:
         return (self.topic or self.topic_id, self.index)
 
+    def ask_again(self, wanted: "FetchPartition") -> None:
+        self.offset = wanted.offset
+        self.max_bytes = wanted.max_bytes
+        self.leader_epoch = wanted.leader_epoch
+        self.last_fetched_epoch = wanted.last_fetched_epoch
+
 
 class FetchSession:
-    """The partitions of one reader, in the order in which they are served next."""
+    """The partitions of one reader. `active` are those with something to say, in serving order."""
 
-    __slots__ = ("by_id", "epoch", "id", "partitions", "used_ms")
+    __slots__ = (
+        "_by_partition",
+        "_partitions",
+        "active",
+        "by_id",
+        "epoch",
+        "id",
+        "parked",
+        "used_ms",
+    )
 
     def __init__(self, session_id: int, by_id: bool, now_ms: int) -> None:
         self.id = session_id
         self.epoch = 1
-        self.by_id = by_id
+        self.by_id = by_id  # its reader names topics by id
         self.used_ms = now_ms
-        self.partitions: dict[Key, FetchPartition] = {}
+        self.parked: Waiter | None = None
+        self.active: dict[FetchPartition, None] = {}
+        self._partitions: dict[Key, FetchPartition] = {}
+        self._by_partition: dict[Watched, FetchPartition] = {}
 
-    def update(self, request: FetchRequest) -> None:
-        for forgotten in request.forgotten_topics_data:
-            topic = forgotten.topic or forgotten.topic_id
-            for index in forgotten.partitions:
-                self.partitions.pop((topic, index), None)
-        for wanted in wanted_partitions(request):
-            known = self.partitions.get(wanted.key)
-            if known is None:
-                self.partitions[wanted.key] = wanted
-            else:
-                known.offset = wanted.offset
-                known.max_bytes = wanted.max_bytes
-                known.leader_epoch = wanted.leader_epoch
-                known.last_fetched_epoch = wanted.last_fetched_epoch
+    def __len__(self) -> int:
+        return len(self._partitions)
 
-    def served(self, wanted: FetchPartition) -> None:
-        """It got data: next time the others come first."""
-        key = wanted.key
-        self.partitions[key] = self.partitions.pop(key, wanted)
+    def take(self, wanted: Iterable[FetchPartition]) -> None:
+        """What the reader asks for, new or from another offset."""
+        for asked in wanted:
+            known = self._partitions.setdefault(asked.key, asked)
+            if known is not asked:
+                known.ask_again(asked)
+            self.active[known] = None
+
+    def drop(self, request: FetchRequest) -> None:
+        for topic in request.forgotten_topics_data:
+            for index in topic.partitions:
+                gone = self._partitions.pop((topic.topic or topic.topic_id, index), None)
+                if gone is not None:
+                    self.active.pop(gone, None)
+                    self.found(gone, None)
+
+    def found(self, wanted: FetchPartition, partition: Partition | None) -> None:
+        """From now on `wanted` is read from there."""
+        if wanted.partition is not None:
+            self._by_partition.pop(wanted.partition, None)
+            unwatch(wanted.partition, self)
+        wanted.partition = partition
+        if partition is not None:
+            self._by_partition[partition] = wanted
+            watch(partition, self)
+
+    def answered(self, wanted: FetchPartition, *, got_data: bool, has_more: bool) -> None:
+        """Who got data comes last next time; who has nothing to say is not asked again."""
+        if got_data:
+            self.active.pop(wanted, None)
+            self.active[wanted] = None
+        elif not has_more:
+            self.active.pop(wanted, None)
+
+    def grew(self, partition: Watched, size_bytes: int) -> None:
+        self.active[self._by_partition[partition]] = None
+        if self.parked is not None:
+            self.parked.lacks_less(size_bytes)
+
+    def changed(self, partition: Watched) -> None:
+        self.active[self._by_partition[partition]] = None
+        if self.parked is not None:
+            self.parked.fire()
+
+    def close(self) -> None:
+        for partition in self._by_partition:
+            unwatch(partition, self)
+        self._by_partition.clear()
+
+
+class Wanted(NamedTuple):
+    """A fetch request, resolved."""
+
+    session: FetchSession | None
+    partitions: list[FetchPartition]  # of a full fetch; an incremental one asks the session
+    is_full: bool
 
 
 class FetchSessions:
@@ -98,31 +158,29 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def resolve(
-        self, request: FetchRequest, version: int, now_ms: int
-    ) -> tuple[FetchSession | None, list[FetchPartition], bool]:
-        """The session, the partitions to read, and whether the reply may leave unchanged ones out."""
+    def resolve(self, request: FetchRequest, version: int, now_ms: int) -> Wanted:
+        """Raises BrokerError when the request is not of a session's next step."""
         if version < 7 or request.session_epoch in (_FIRST_EPOCH, _FINAL_EPOCH):
-            self._sessions.pop(request.session_id, None)
+            self._end(request.session_id)
             wanted = list(wanted_partitions(request))
             if version < 7 or request.session_epoch == _FINAL_EPOCH or not wanted:
-                return None, wanted, False
-            return self._begin(wanted, version >= 13, now_ms), wanted, False
+                return Wanted(None, wanted, True)
+            return Wanted(self._begin(wanted, version >= 13, now_ms), wanted, True)
         session = self._continue(request, version >= 13)
         session.used_ms = now_ms
-        session.update(request)
-        return session, list(session.partitions.values()), True
+        session.drop(request)
+        session.take(wanted_partitions(request))
+        return Wanted(session, [], False)
 
     def _begin(self, wanted: list[FetchPartition], by_id: bool, now_ms: int) -> FetchSession | None:
-        if len(self._sessions) >= self._limit and not self._evict(now_ms):
+        self._evict(now_ms)
+        if len(self._sessions) >= self._limit:
             return None
         session_id = self._new_id()
         while session_id in self._sessions or session_id == _NO_SESSION:
             session_id = self._new_id()
-        session = FetchSession(session_id, by_id, now_ms)
-        for partition in wanted:
-            session.partitions[partition.key] = partition
-        self._sessions[session_id] = session
+        session = self._sessions[session_id] = FetchSession(session_id, by_id, now_ms)
+        session.take(wanted)
         return session
 
     def _continue(self, request: FetchRequest, by_id: bool) -> FetchSession:
@@ -147,12 +205,18 @@ class FetchSessions:
         self._sessions.move_to_end(session.id)
         return session
 
-    def _evict(self, now_ms: int) -> bool:
-        oldest = next(iter(self._sessions.values()), None)
-        if oldest is None or now_ms - oldest.used_ms < _EVICTABLE_AFTER_MS:
-            return False
-        del self._sessions[oldest.id]
-        return True
+    def _evict(self, now_ms: int) -> None:
+        """End the sessions whose readers seem to be gone; one that is not begins anew."""
+        while self._sessions:
+            oldest = next(iter(self._sessions.values()))
+            if now_ms - oldest.used_ms < _EVICTABLE_AFTER_MS:
+                return
+            self._end(oldest.id)
+
+    def _end(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.close()
 
 
 def wanted_partitions(request: FetchRequest) -> Iterator[FetchPartition]:

@@ -114,5 +114,6 @@ def find(partition: Partition, timestamp_ms: int, isolation: int, version: int) 
 
 
 def _epoch_at(partition: Partition, offset: int) -> int:
+    """An empty log has no epochs yet: what comes next will have the leader's."""
     epoch = partition.log.epochs.epoch_at(offset)
-    return partition.leader_epoch if epoch is None else epoch
+    return partition.leader_epoch if epoch < 0 else epoch
