@@ -27,6 +27,7 @@ _MAX_MESSAGE_BYTES: Final = (
     1_000_000_000  # librdkafka's own limit: the topic's is the broker's to enforce
 )
 _FULL_QUEUE_POLL_S: Final = 0.1
+_FLUSH_S: Final = 0.5
 
 
 class Line(NamedTuple):
@@ -86,6 +87,8 @@ def run(arguments: Namespace) -> int:
         raise UsageError("--key-separator must not be empty")
     _check_topic(arguments)
     sender = Sender(arguments)
+    if not arguments.files and sys.stdin.isatty():
+        note("one message a line; end with Ctrl-D")
     try:
         for line in read_lines(arguments):
             sender.send(line)
@@ -166,7 +169,8 @@ class Sender:
         self._producer.poll(0)
 
     def finish(self) -> None:
-        self._producer.flush()
+        while self._producer.flush(_FLUSH_S):  # in slices, so that Ctrl-C is heard
+            self._raise_refusal()
         self._raise_refusal()
 
     def report(self, output: Output) -> None:

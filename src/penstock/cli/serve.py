@@ -72,6 +72,8 @@ def run(arguments: Namespace) -> int:
     if arguments.print_config:
         _print_config(settings, as_json=arguments.json)
         return 0
+    if arguments.json:
+        raise UsageError("--json belongs to --print-config; for logs in JSON: --log-format json")
     from penstock.node.logs import set_up_logging
 
     set_up_logging(arguments.log_format)

@@ -84,12 +84,14 @@ class FakeProducer:
 
     def poll(self, timeout_s: float) -> None:
         if timeout_s:
-            self.flush()
+            self.flush(timeout_s)
 
-    def flush(self) -> None:
+    def flush(self, timeout_s: float) -> int:
+        assert timeout_s > 0
         waiting, self.waiting = self.waiting, []
         for value, on_delivery in waiting:
             on_delivery(Refusal() if value == b"refuse me" else None, value)
+        return 0
 
     def purge(self) -> None:
         self.waiting.clear()
