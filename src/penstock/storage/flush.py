@@ -4,6 +4,8 @@
 """
 
 import os
+from collections.abc import Sequence
+from collections.abc import Collection
 
 from penstock.model.errors import DiskFull, StorageFault
 from penstock.storage.files import Disk, Handle, SegmentFile
@@ -89,9 +91,10 @@ class Unsynced:
     def names_changed(self) -> None:
         self._names_changed = True
 
-    def forget(self, next_offset: int) -> None:
-        """The log was cut: segments from there on are gone."""
-        self._segments = [s for s in self._segments if s.base_offset < next_offset]
+    def keep(self, segments: Sequence[Segment]) -> None:
+        """Only these are still of the log."""
+        self._segments = [segment for segment in self._segments if segment in segments]
+        self._names_changed = True
 
     def fill(self, ticket: FlushTicket, active: Segment, directories: list[str]) -> None:
         """Hand all of it to a flush. What there is no room to write down is left for the next one."""
