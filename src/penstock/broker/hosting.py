@@ -1,9 +1,13 @@
 """Keeps what this broker hosts in step with what the cluster decided: topics, partitions, settings, epochs."""
 
+import logging
+
 from penstock.broker.cluster import Cluster
 from penstock.broker.partition import Partition, Topic
 from penstock.broker.replicas import Replicas
 from penstock.metadata.image import Delta, TopicImage
+
+_log = logging.getLogger(__name__)
 
 
 class Hosting:
@@ -13,9 +17,26 @@ class Hosting:
 
     def begin(self) -> None:
         """Host everything that the cluster knows of, and from now on what it decides."""
+        self._forget_deleted()
         for topic in self._cluster.image.topics.values():
             self._add(topic)
         self._cluster.on_change(self._apply)
+
+    def _forget_deleted(self) -> None:
+        """Topics that went while this broker was away, or before it could finish with them."""
+        directory, image = self._replicas.directory, self._cluster.image
+        for topic_id, name in image.tombstones.items():
+            if name not in image.topics:
+                directory.delete_topic(name, topic_id)
+        known = {name: topic.id for name, topic in image.topics.items()}
+        for stray in directory.set_aside_unknown(known):
+            _log.warning("topic-unknown topic=%s files=%s", stray, "set-aside")
+
+    async def confirm_deleted(self) -> None:
+        """Tell the cluster of deleted topics whose files are out of use here."""
+        gone = [i for i in self._cluster.image.tombstones if i not in self._replicas.topics_by_id]
+        if gone:
+            await self._cluster.confirm_deleted(gone)
 
     def _apply(self, delta: Delta) -> None:
         for gone in delta.deleted:

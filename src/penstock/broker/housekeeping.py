@@ -8,16 +8,18 @@ unless the disk failed: then the whole directory is offline.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 
 from penstock.broker.cleaning import Cleaning
 from penstock.broker.cluster import Cluster
+from penstock.broker.hosting import Hosting
 from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
 from penstock.broker.scrubbing import Scrubbing
 from penstock.model.clock import Clock
 from penstock.model.errors import BrokerError, StorageFault
-from penstock.storage.files import remove
+from penstock.storage.directory import remove_tree
 from penstock.storage.usage import room
 
 _log = logging.getLogger(__name__)
@@ -32,7 +34,10 @@ Spawn = Callable[[Coroutine[Any, Any, None], str], object]
 
 
 class Housekeeping:
-    def __init__(self, replicas: Replicas, cluster: Cluster, clock: Clock) -> None:
+    def __init__(
+        self, replicas: Replicas, cluster: Cluster, hosting: Hosting, clock: Clock
+    ) -> None:
+        self._hosting = hosting
         self._replicas = replicas
         self._cluster = cluster
         self._clock = clock
@@ -42,7 +47,7 @@ class Housekeeping:
     def start(self, spawn: Spawn) -> None:
         for name, chore, pause_s in (
             ("sync", self._sync_due, lambda: _SYNC_S),
-            ("checkpoint", self.checkpoint, lambda: _CHECKPOINT_S),
+            ("checkpoint", self._checkpoint, lambda: _CHECKPOINT_S),
             ("watch-disk", self._watch_disk, lambda: _DISK_S),
             ("remove-files", self._remove_files, lambda: _REMOVE_S),
             ("retention", self._apply_retention, self._retention_pause_s),
@@ -98,16 +103,13 @@ class Housekeeping:
                 if excess_bytes <= 0:
                     break
 
-    async def checkpoint(self) -> None:
+    async def _checkpoint(self) -> None:
         """Write down how far logs are durable, where they start, and their high watermarks."""
-        checkpoint = self._replicas.directory.checkpoint_begin(
-            {
-                partition.name: partition.high_watermark
-                for partition in self._replicas.open_partitions()
-            }
-        )
-        await self._replicas.run_in_thread(checkpoint.write)
-        self._replicas.directory.checkpoint_end(checkpoint)
+        directory = self._replicas.directory
+        directory.store_revision = self._cluster.image.revision
+        ticket = directory.checkpoint_begin(self._replicas.high_watermarks())
+        await self._replicas.run_in_thread(ticket.write)
+        directory.checkpoint_end(ticket)
 
     async def _watch_disk(self) -> None:
         if self._replicas.is_full:
@@ -137,17 +139,9 @@ class Housekeeping:
                 )
 
     async def _remove_files(self) -> None:
-        now_ms = self._clock.wall_ms()
-        paths = [
-            p
-            for partition in self._replicas.open_partitions()
-            for p in partition.log.removable(now_ms)
-        ]
-        if paths:
-            await self._replicas.run_in_thread(lambda: remove(paths))
-        removed = await self._replicas.run_in_thread(self._replicas.directory.remove_deleted)
-        if removed:
-            await self._cluster.confirm_deleted(removed)
+        for path in self._replicas.directory.removable(self._clock.wall_ms()):
+            await self._replicas.run_in_thread(partial(remove_tree, path))
+        await self._hosting.confirm_deleted()
 
     async def _expire_producers(self) -> None:
         idle_ms = self._cluster.config.producer_id_expiration_ms

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from typing import TypeVar
@@ -22,6 +23,7 @@ from penstock.model.errors import (
 from penstock.model.ids import TopicId
 from penstock.storage.directory import DataDirectory
 from penstock.storage.log import Log
+from penstock.storage.recovery import Ending
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +89,41 @@ class Replicas:
 
     def has_log(self, partition: Partition) -> bool:
         """Whether anything was ever written to it."""
-        return partition.is_open or self.directory.has_log(partition.topic.name, partition.index)
+        path = self.directory.partition_path(partition.topic.name, partition.index)
+        return partition.is_open or os.path.isdir(path)
+
+    def high_watermarks(self) -> dict[TopicId, dict[int, int]]:
+        """Of the logs in use."""
+        found: dict[TopicId, dict[int, int]] = {}
+        for partition in self.open_partitions():
+            found.setdefault(partition.topic.id, {})[partition.index] = partition.high_watermark
+        return found
+
+    def recover(self) -> None:
+        """Open every log that the last run may have left torn. Waits for the disk: before serving."""
+        if self.directory.ending is Ending.CLEAN:
+            return
+        metrics = self.metrics.recovery
+        torn = [partition for partition in self.partitions() if self.has_log(partition)]
+        metrics.remaining_logs.set(len(torn))
+        for partition in torn:
+            try:
+                found = partition.log.recovery
+            except BrokerError as error:
+                _log.critical("partition-failed partition=%s error=%s", partition, error)
+            else:
+                metrics.bytes.value += found.scanned_bytes
+                metrics.truncated_bytes.value += found.dropped_bytes
+                if found.dropped_bytes:
+                    _log.warning(
+                        "torn-tail-dropped partition=%s bytes=%d next-offset=%d",
+                        partition,
+                        found.dropped_bytes,
+                        partition.log.next_offset,
+                    )
+            metrics.logs.value += 1
+            metrics.remaining_logs.value -= 1
+        _log.info("recovered logs=%d ending=%s", len(torn), self.directory.ending.value)
 
     # What the cluster decided ------------------------------------------------------------------
 
@@ -158,6 +194,10 @@ class Replicas:
     def unable(self) -> BrokerError | None:
         """Why appends are refused at the moment."""
         return self._unable
+
+    @property
+    def is_offline(self) -> bool:
+        return self._unable is not None and not self.is_full
 
     @property
     def is_full(self) -> bool:

@@ -158,6 +158,11 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    @property
+    def waiting(self) -> int:
+        """Sessions whose fetch waits for data."""
+        return sum(session.parked is not None for session in self._sessions.values())
+
     def resolve(self, request: FetchRequest, version: int, now_ms: int) -> Wanted:
         """Raises BrokerError when the request is not of a session's next step."""
         if version < 7 or request.session_epoch in (_FIRST_EPOCH, _FINAL_EPOCH):

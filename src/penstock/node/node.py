@@ -11,12 +11,12 @@ import os
 import secrets
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
 from penstock.broker.cluster import Cluster
 from penstock.broker.hosting import Hosting
+from penstock.broker.housekeeping import Housekeeping
 from penstock.broker.membership import Identity
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.replicas import Replicas
@@ -31,9 +31,10 @@ from penstock.metadata.sqlite import SqliteStore
 from penstock.metadata.store import MetadataStore
 from penstock.metadata.values import Endpoint
 from penstock.model.clock import Clock
-from penstock.model.errors import InvalidConfig
+from penstock.model.errors import InvalidConfig, StorageFault
 from penstock.node.clock import SystemClock
-from penstock.node.listeners import Address, Listener
+from penstock.node.gauges import Gauges
+from penstock.node.listeners import Address
 from penstock.node.settings import Settings
 from penstock.node.tasks import Tasks
 from penstock.storage.directory import DataDirectory
@@ -54,11 +55,16 @@ class Node:
         self.metrics = BrokerMetrics()
         self._clock = clock or SystemClock()
         self._tasks = Tasks()
+        self._chores = Tasks()  # end before the logs are closed
+        self._disk_threads = ThreadPoolExecutor(_DISK_THREADS, thread_name_prefix="disk")
         self._doors: list[Door] = []
-        self._http: HttpServer | None = None
+        self._sockets: list[socket.socket] = []
         self._not_ready = "the broker is starting"
-        self._running = AsyncExitStack()  # what was started, to be stopped backwards
+        self._directory: DataDirectory | None = None
         self._replicas: Replicas | None = None
+        self._cluster: Cluster | None = None
+        self._housekeeping: Housekeeping | None = None
+        self._http: HttpServer | None = None
 
     # What others see ---------------------------------------------------------------------------
 
@@ -93,44 +99,94 @@ class Node:
         try:
             await self._start()
         except BaseException:
-            await self._running.aclose()
-            await self._tasks.close()
+            await self._shut_down()
             raise
         self._not_ready = ""
         gc.collect()
         gc.freeze()  # what lives from here on lives long: full collections need not look at it
 
+    async def stop(self) -> None:
+        """End every connection, close every log, and give up the place in the cluster."""
+        self._not_ready = "the broker is stopping"
+        _log.info("stopping broker=%d", self.config.broker_id)
+        await self._shut_down()
+        _log.info("stopped broker=%d", self.config.broker_id)
+
     async def _start(self) -> None:
-        config, settings = self.config, self.settings
-        directory = DataDirectory(config.log_dirs, open_files_limit=config.penstock_open_files_max)
-        self._running.callback(directory.close)
-        sockets = [bind(*_bindable(listener.bind)) for listener in settings.listeners]
-        for sock in sockets:
-            self._running.callback(sock.close)
-        threads = ThreadPoolExecutor(_DISK_THREADS, thread_name_prefix="disk")
-        self._running.callback(threads.shutdown, cancel_futures=True)
-        replicas = Replicas(
-            directory, self.metrics, asyncio.get_running_loop(), threads, self._clock
+        config = self.config
+        self._directory = directory = DataDirectory(
+            config.log_dirs, open_files_limit=config.penstock_open_files_max
         )
-        self._replicas = replicas
-        identity = Identity(
-            broker_id=config.broker_id,
-            directory_id=directory.id,
-            session_timeout_ms=config.broker_session_timeout_ms,
-            rack=config.broker_rack,
-            last_shutdown=directory.ending.value,
+        self._sockets = [bind(*_bindable(listener.bind)) for listener in self.settings.listeners]
+        self._replicas = replicas = Replicas(
+            directory, self.metrics, asyncio.get_running_loop(), self._disk_threads, self._clock
         )
-        cluster = Cluster(self._open_store(), identity, self._tasks.spawn, settings.overrides())
-        self._running.push_async_callback(cluster.stop)
-        await cluster.load()
-        Hosting(replicas, cluster).begin()
-        self._open_doors(sockets, self._services(replicas, cluster))
-        advertised = {
-            listener.name: Endpoint(*_advertised(listener, door))
-            for listener, door in zip(settings.listeners, self._doors, strict=True)
-        }
-        await cluster.join(advertised)
+        self._cluster = cluster = Cluster(
+            self._open_store(),
+            self._identity(directory),
+            self._tasks.spawn,
+            self.settings.overrides(),
+        )
+        await cluster.load(
+            cluster_id=directory.cluster_id, least_revision=directory.store_revision or 0
+        )
+        directory.join(cluster.cluster_id, config.broker_id)
+        hosting = Hosting(replicas, cluster)
+        hosting.begin()
+        replicas.recover()
+        self._open_doors(self._services(replicas, cluster))
+        await cluster.join(self._advertised())
+        directory.note_broker_epoch(cluster.epoch)
+        self._housekeeping = Housekeeping(replicas, cluster, hosting, self._clock)
+        self._housekeeping.start(self._chores.spawn)
+        self._open_gauges(replicas, cluster)
         await self._open_http()
+
+    async def _shut_down(self) -> None:
+        """Backwards, as far as the start had come."""
+        for door in self._doors:
+            door.close()
+        for sock in self._sockets:
+            sock.close()
+        if self._housekeeping is not None:
+            self._housekeeping.stop()
+        await self._chores.close()
+        self._disk_threads.shutdown()
+        if self._directory is not None:
+            self._close_directory(self._directory)
+        if self._cluster is not None:
+            await self._cluster.stop()
+        if self._http is not None:
+            await self._http.close()
+        await self._tasks.close()
+
+    def _close_directory(self, directory: DataDirectory) -> None:
+        if self._replicas is None or self._replicas.is_offline:
+            directory.abandon()
+            return
+        try:
+            directory.close(self._replicas.high_watermarks())
+        except StorageFault as fault:  # the next start will check what this one could not finish
+            _log.critical("unclean-stop error=%s", fault)
+
+    def _identity(self, directory: DataDirectory) -> Identity:
+        return Identity(
+            broker_id=self.config.broker_id,
+            directory_id=directory.id,
+            session_timeout_ms=self.config.broker_session_timeout_ms,
+            rack=self.config.broker_rack,
+            last_shutdown=directory.ending.value,
+            previous_epoch=directory.last_run.broker_epoch or 0,
+        )
+
+    def _advertised(self) -> dict[str, Endpoint]:
+        """An advertised port of 0 is the port that was bound."""
+        return {
+            listener.name: Endpoint(
+                listener.advertised.host, listener.advertised.port or door.address[1]
+            )
+            for listener, door in zip(self.settings.listeners, self._doors, strict=True)
+        }
 
     def _open_store(self) -> MetadataStore:
         kind, _, rest = (self.config.penstock_metadata or "sqlite:").partition(":")
@@ -144,7 +200,7 @@ class Node:
         return SqliteStore(path, self._clock, changes_max=changes_max)
 
     def _services(self, replicas: Replicas, cluster: Cluster) -> Services:
-        sessions = FetchSessions(
+        self._sessions = FetchSessions(
             self.config.max_incremental_fetch_session_cache_slots, lambda: secrets.randbits(31)
         )
         return Services(
@@ -154,45 +210,38 @@ class Node:
             cluster=cluster,
             metrics=self.metrics,
             authorizer=AllowAll(),
-            sessions=sessions,
+            sessions=self._sessions,
             spawn=self._tasks.spawn,
         )
 
-    def _open_doors(self, sockets: list[socket.socket], services: Services) -> None:
+    def _open_doors(self, services: Services) -> None:
         config = self.config
-        memory = FrameMemory(_unless_negative(config.queued_max_request_bytes))
+        self._memory = FrameMemory(_unless_negative(config.queued_max_request_bytes))
         loop = Loop(
-            asyncio.get_running_loop(), memory, config.socket_request_max_bytes, self._tasks.spawn
+            asyncio.get_running_loop(),
+            self._memory,
+            config.socket_request_max_bytes,
+            self._tasks.spawn,
         )
         limits = ConnectionLimits(config.max_connections, config.max_connections_per_ip)
         idle_s = _unless_negative(config.connections_max_idle_ms) / 1000
-        for listener, sock in zip(self.settings.listeners, sockets, strict=True):
+        for listener, sock in zip(self.settings.listeners, self._sockets, strict=True):
             door = Door(listener.name, sock, services, loop, limits, idle_s)
             door.open()
             self._doors.append(door)
-            self._running.callback(door.close)
+
+    def _open_gauges(self, replicas: Replicas, cluster: Cluster) -> None:
+        """What is read off the broker at each scrape."""
+        Gauges(replicas, cluster, self._memory, self._sessions).register(self.metrics)
 
     async def _open_http(self) -> None:
         if self.settings.http is not None:
             self._http = HttpServer(self.metrics.registry, self._readiness)
-            self._running.push_async_callback(self._http.close)
             await self._http.start(*_bindable(self.settings.http))
-
-    async def stop(self) -> None:
-        """End every connection, close every log, and give up the place in the cluster."""
-        self._not_ready = "the broker is stopping"
-        _log.info("stopping broker=%d", self.config.broker_id)
-        await self._running.aclose()
-        await self._tasks.close()
-        _log.info("stopped broker=%d", self.config.broker_id)
 
 
 def _bindable(address: Address) -> tuple[str, int]:
     return address.host or "0.0.0.0", address.port
-
-
-def _advertised(listener: Listener, door: Door) -> tuple[str, int]:
-    return listener.advertised.host, listener.advertised.port or door.address[1]
 
 
 def _unless_negative(limit: int) -> int:

@@ -66,14 +66,25 @@ def _checked(asked: Asked, topic: TopicImage | None, context: Context) -> TopicI
         raise BrokerError(
             "give the name of a topic or its id: one of them, not both", ErrorCode.INVALID_REQUEST
         )
-    if topic is not None:
-        context.authorize(Operation.DELETE, ResourceType.TOPIC, topic.name)
-        return topic
     if name is None:
-        raise BrokerError("no topic has this id", ErrorCode.UNKNOWN_TOPIC_ID)
+        return _checked_by_id(topic, context)
+    if topic is not None:
+        context.authorize(Operation.DELETE, ResourceType.TOPIC, name)
+        return topic
     if not context.allows(Operation.DESCRIBE, ResourceType.TOPIC, name):
         context.authorize(Operation.DELETE, ResourceType.TOPIC, name)
     raise UnknownTopicOrPartition(f"topic '{name}' does not exist")
+
+
+def _checked_by_id(topic: TopicImage | None, context: Context) -> TopicImage:
+    if topic is None:
+        raise BrokerError("no topic has this id", ErrorCode.UNKNOWN_TOPIC_ID)
+    if not context.allows(Operation.DELETE, ResourceType.TOPIC, topic.name):
+        raise BrokerError(
+            f"{context.principal} may not delete the topic with this id",
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        )
+    return topic
 
 
 def _result(asked: Asked, outcome: TopicImage | BrokerError) -> DeletableTopicResult:

@@ -1,6 +1,5 @@
 """DescribeLogDirs: the one data directory of this broker, its partitions' sizes and the room on its disk."""
 
-import os
 from collections.abc import Iterator
 
 from penstock.broker.disk_usage import disk_usage
@@ -20,7 +19,7 @@ from penstock.wire.messages.describe_log_dirs import (
 
 async def handle(request: DescribeLogDirsRequest, context: Context) -> DescribeLogDirsResponse:
     context.authorize(Operation.DESCRIBE, ResourceType.CLUSTER)
-    path = os.path.abspath(context.replicas.directory.path)
+    path = context.replicas.directory.path
     try:
         usage = await disk_usage(context.replicas, _asked_for(request, context))
     except BrokerError as error:
