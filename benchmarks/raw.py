@@ -1,266 +1,373 @@
 """A raw load generator: requests built beforehand, written as fast as the broker takes them.
 
-One process drives some connections with a window of requests in flight each. It checks every answer
-for errors, and reads only the headers of fetched batches, so that the broker is the bottleneck, not
-the generator. Run by the benchmarks beside it, never on its own.
+One process drives all connections, each with a window of requests in flight. Every answer is checked for errors; of
+fetched records most are counted and thrown away unread, and some are checked batch by batch, so that the broker is the
+bottleneck and not the generator. Run by the benchmarks beside it, never on its own.
 """
 
 import json
-import selectors
+import select
 import socket
+import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from pathlib import Path
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
-from penstock.records.builder import build_batch
-from penstock.records.record import Record
-from penstock.wire.header import RequestHeader, encode_request_header
-from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from penstock.wire.messages.produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
+from benchmarks.frames import (
+    PRODUCE_VERSION,
+    Block,
+    FetchFrame,
+    batch_of,
+    frame,
+    messages_in,
+    produce_frame,
 )
+from benchmarks.rig import LOAD_CORES, CpuMeter, Used, on_cores, touch_memory
+from penstock.records.batch import iter_headers
+from penstock.wire.header import decode_response_header
+from penstock.wire.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from penstock.wire.messages.produce import ProduceResponse
 
 _INT: Final = Struct(">i")
-_PRODUCE_VERSION: Final = 9
-_FETCH_VERSION: Final = 11
-_CLIENT_ID: Final = "raw"
-_RECEIVE_BYTES: Final = 4 << 20
-_BATCH: Final = Struct(">qi")  # base offset, length
+_INIT_PRODUCER_ID_VERSION: Final = 4
+_BLOCK_BYTES: Final = 128 << 10
+_REPLIES_BYTES: Final = 64 << 10
+_CHECKED_EVERY: Final = 64  # fetches
+_TOUCHED_MAX_BYTES: Final = 4_000_000_000
+_LAG_MAX_BYTES: Final = 64 << 20  # producers wait for consumers that are further behind
 
 
-@dataclass(slots=True)
-class Counted:
-    requests: int = 0
-    messages: int = 0
-    record_bytes: int = 0
-    latencies_s: list[float] = field(default_factory=list)
+class Plan(NamedTuple):
+    """What to do to which broker; a connection for each partition and each of producing and consuming."""
+
+    port: int
+    broker_pid: int
+    topic: str
+    partitions: int
+    message_bytes: int
+    batch_bytes: int
+    now_ms: int
+    window: int = 8
+    acks: int = -1
+    consume: bool = False
+    idempotent: bool = False
+    warmup_s: float = 0.5
+    seconds: float = 5.0
+    max_bytes: int = 3_000_000_000
+    fetch_bytes: int = 1 << 20
+
+    @property
+    def messages(self) -> int:
+        return messages_in(self.batch_bytes, self.message_bytes)
 
 
-def batch_of(message_bytes: int, batch_bytes: int, now_ms: int) -> tuple[bytes, int]:
-    """A batch of about `batch_bytes` with messages of `message_bytes`, and how many it has."""
-    count = max(1, batch_bytes // (message_bytes + 8))
-    value = bytes(33 + i * 7 % 90 for i in range(message_bytes))
-    records = [Record(i, now_ms, None, value, ()) for i in range(count)]
-    return bytes(build_batch(records)), count
+class Outcome(NamedTuple):
+    """What was done between the warm-up and the end, and what it cost."""
+
+    seconds: float
+    broker_cpu_s: float
+    load_cpu_s: float
+    produced_requests: int
+    produced_messages: int
+    produced_bytes: int
+    fetched_requests: int
+    fetched_messages: int
+    fetched_bytes: int
+
+    @property
+    def broker(self) -> Used:
+        return Used(self.broker_cpu_s, self.seconds)
+
+    def __sub__(self, before: "Outcome") -> "Outcome":
+        return Outcome._make(mine - other for mine, other in zip(self, before, strict=True))
 
 
-def frame(api_key: int, version: int, correlation_id: int, body: bytes) -> bytes:
-    header = encode_request_header(RequestHeader(api_key, version, correlation_id, _CLIENT_ID))
-    return _INT.pack(len(header) + len(body)) + header + body
+class Flow:
+    """Keeps producers from running away from consumers: what is measured is in and out at once."""
 
+    def __init__(self, *, has_consumers: bool) -> None:
+        self._has_consumers = has_consumers
+        self.sent_bytes = 0
+        self.fetched_bytes = 0
 
-def produce_frame(topic: str, partition: int, batch: bytes, acks: int) -> bytes:
-    request = ProduceRequest(
-        acks=acks,
-        timeout_ms=30_000,
-        topic_data=[
-            TopicProduceData(
-                name=topic,
-                partition_data=[PartitionProduceData(index=partition, records=memoryview(batch))],
-            )
-        ],
-    )
-    return frame(0, _PRODUCE_VERSION, 1, request.encode(_PRODUCE_VERSION))
-
-
-def fetch_frame(topic: str, partition: int, offset: int, max_bytes: int) -> bytes:
-    request = FetchRequest(
-        max_wait_ms=500,
-        min_bytes=1,
-        max_bytes=max_bytes,
-        topics=[
-            FetchTopic(
-                topic=topic,
-                partitions=[
-                    FetchPartition(
-                        partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes
-                    )
-                ],
-            )
-        ],
-    )
-    return frame(1, _FETCH_VERSION, 1, request.encode(_FETCH_VERSION))
+    @property
+    def is_open(self) -> bool:
+        return not self._has_consumers or self.sent_bytes - self.fetched_bytes < _LAG_MAX_BYTES
 
 
 class Producer:
-    """One connection that keeps `window` requests in flight."""
+    """One connection that keeps up to `window` requests in flight."""
 
-    def __init__(self, sock: socket.socket, request: bytes, messages: int, window: int) -> None:
+    def __init__(
+        self, sock: socket.socket, block: Block, window: int, topic: str, flow: Flow
+    ) -> None:
         self.socket = sock
-        self._messages = messages
-        self._record_bytes = len(request)
-        self._window = window
-        self._request = memoryview(request)
-        self._sent = 0  # bytes of the current request
+        self.requests = 0  # acknowledged
+        self.block = block
+        self._flow = flow
+        self._window = max(window, block.requests)
         self._in_flight = 0
-        self._started: list[float] = []
-        self._received = bytearray()
-        self.counted = Counted()
+        self._unsent = memoryview(b"")
+        self._replies = bytearray(_REPLIES_BYTES)
+        self._filled = 0
+        self._reply_bytes = 0  # until the first one has come
+        self._error_at = 16 + len(topic)
+        assert len(topic) < 127, "its length is one byte"
 
-    def on_event(self, now: float) -> None:
-        self._receive(now)
-        self._send(now)
-
-    def _send(self, now: float) -> None:
+    def send(self) -> bool:
+        """Whether the socket takes no more."""
         try:
-            while self._in_flight < self._window or self._sent:
-                if not self._sent:
-                    self._in_flight += 1
-                    self._started.append(now)
-                self._sent += self.socket.send(self._request[self._sent :])
-                if self._sent == len(self._request):
-                    self._sent = 0
+            while self._may_send():
+                if not self._unsent:
+                    self._unsent = self.block.renew()
+                    self._in_flight += self.block.requests
+                    self._flow.sent_bytes += self.block.requests * self.block.batch_bytes
+                self._unsent = self._unsent[self.socket.send(self._unsent) :]
         except BlockingIOError:
-            if not self._sent:
-                self._in_flight -= 1
-                self._started.pop()
+            return True
+        return False
 
-    def _receive(self, now: float) -> None:
-        try:
-            self._received += self.socket.recv(1 << 16)
-        except BlockingIOError:
+    def _may_send(self) -> bool:
+        if self._unsent:
+            return True
+        return self._in_flight + self.block.requests <= self._window and self._flow.is_open
+
+    def receive(self) -> None:
+        with memoryview(self._replies) as view:
+            received = self.socket.recv_into(view[self._filled :])
+        if not received:
+            raise SystemExit("the broker closed a producer's connection")
+        self._filled += received
+        if not self._reply_bytes and not self._learn():
             return
-        position = 0
-        while len(self._received) - position >= 4:
-            size = _INT.unpack_from(self._received, position)[0] + 4
-            if len(self._received) - position < size:
-                break
-            if not self.counted.requests:
-                self._check(bytes(self._received[position + 4 : position + size]))
-            position += size
-            self._in_flight -= 1
-            self.counted.requests += 1
-            self.counted.messages += self._messages
-            self.counted.record_bytes += self._record_bytes
-            self.counted.latencies_s.append(now - self._started.pop(0))
-        del self._received[:position]
+        size = self._reply_bytes
+        count = self._filled // size
+        end = count * size
+        self._check(end)
+        self._replies[: self._filled - end] = self._replies[end : self._filled]
+        self._filled -= end
+        self._in_flight -= count
+        self.requests += count
 
-    def _check(self, reply: bytes) -> None:
-        response = ProduceResponse.decode(memoryview(reply)[5:], _PRODUCE_VERSION)
-        for topic in response.responses:
-            for partition in topic.partition_responses:
-                if partition.error_code:
-                    raise SystemExit(f"produce failed: {partition.error_message}")
+    def _learn(self) -> bool:
+        """All good answers are of one size; the first one says which."""
+        if self._filled < 4 or self._filled < (size := _INT.unpack_from(self._replies)[0] + 4):
+            return False
+        reply = bytes(self._replies[4:size])
+        response = ProduceResponse.decode(reply[5:], PRODUCE_VERSION)
+        partition = response.responses[0].partition_responses[0]
+        if partition.error_code:
+            raise SystemExit(f"produce failed: {partition.error_message}")
+        self._reply_bytes = size
+        return True
+
+    def _check(self, end: int) -> None:
+        """Each answer's length and code, without a loop."""
+        size, replies = self._reply_bytes, self._replies
+        lengths = replies[3:end:size]
+        codes = replies[self._error_at : end : size] + replies[self._error_at + 1 : end : size]
+        if lengths.count(size - 4) != len(lengths) or any(codes):
+            raise SystemExit(f"produce failed: {bytes(replies[:end])[:200]!r}")
 
 
 class Consumer:
     """One connection that fetches one partition from its start, as fast as it can."""
 
-    def __init__(self, sock: socket.socket, topic: str, partition: int, max_bytes: int) -> None:
+    def __init__(
+        self, sock: socket.socket, plan: Plan, partition: int, batch_bytes: int, flow: Flow
+    ) -> None:
         self.socket = sock
-        self._topic = topic
-        self._partition = partition
-        self._max_bytes = max_bytes
-        self._offset = 0
-        self._buffer = bytearray(max_bytes + _RECEIVE_BYTES)
-        self._filled = 0
-        self._head_bytes = 8 + 14 + 2 + len(topic) + 4  # up to the partition's answer
-        self._asked = 0.0
-        self.counted = Counted()
+        self.requests = 0
+        self.messages = 0
+        self.record_bytes = 0
+        self._flow = flow
+        self._batch_bytes = batch_bytes
+        self._batch_messages = plan.messages
+        self._request = FetchFrame(plan.topic, partition, plan.fetch_bytes)
+        self._head = bytearray(8 + 14 + 2 + len(plan.topic) + 4 + 42)
+        self._records = memoryview(bytearray(plan.fetch_bytes + batch_bytes))
+        self._filled = 0  # of the head
+        self._size = 0  # of the records of this answer
+        self._left = 0  # of them, still to come
 
-    def begin(self, now: float) -> None:
-        self._asked = now
-        self.socket.sendall(
-            fetch_frame(self._topic, self._partition, self._offset, self._max_bytes)
+    def ask(self) -> None:
+        self.socket.sendall(self._request.at(self.messages))
+        self._filled = 0
+
+    def receive(self) -> None:
+        if self._filled < len(self._head):
+            self._fill_head()
+        else:
+            self._take(self._left)
+        if self._filled == len(self._head) and not self._left:
+            self._finish()
+
+    def _fill_head(self) -> None:
+        with memoryview(self._head) as view:
+            received = self.socket.recv_into(view[self._filled :])
+        if not received:
+            raise SystemExit("the broker closed a consumer's connection")
+        self._filled += received
+        if self._filled < len(self._head):
+            return
+        error = int.from_bytes(self._head[-38:-36], "big")
+        self._size = self._left = _INT.unpack_from(self._head, len(self._head) - 4)[0]
+        if error or self._size % self._batch_bytes:
+            raise SystemExit(f"fetch at {self.messages}: code {error}, {self._size} bytes")
+
+    def _take(self, limit: int) -> None:
+        """The kernel drops the bytes for us (MSG_TRUNC), but for those answers that are checked."""
+        at = self._size - self._left
+        flags = 0 if self._is_checked else socket.MSG_TRUNC
+        self._left -= self.socket.recv_into(self._records[at:], limit, flags)
+
+    @property
+    def _is_checked(self) -> bool:
+        return self.requests % _CHECKED_EVERY == 0
+
+    def _finish(self) -> None:
+        expected = self.messages
+        if self._is_checked:
+            for _, header in iter_headers(self._records[: self._size]):
+                if header.base_offset != expected:
+                    raise SystemExit(f"offset {header.base_offset} came; {expected} was next")
+                expected = header.next_offset
+        self.requests += 1
+        self.messages += self._size // self._batch_bytes * self._batch_messages
+        self.record_bytes += self._size
+        self._flow.fetched_bytes += self._size
+        self.ask()
+
+
+class Generator:
+    """All connections of a plan, in one loop."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._flow = Flow(has_consumers=plan.consume)
+        self._producers: dict[int, Producer] = {}
+        self._consumers: dict[int, Consumer] = {}
+        self._blocked: set[int] = set()
+        self._epoll = select.epoll()
+        for partition in range(plan.partitions):
+            self._connect(partition)
+
+    def _connect(self, partition: int) -> None:
+        plan = self._plan
+        sock = connect(plan.port)
+        batch = _first_batch(plan, sock)
+        request = produce_frame(plan.topic, partition, batch, plan.acks)
+        repeat = max(1, min(plan.window // 2, _BLOCK_BYTES // len(request)))
+        block = Block(request, batch, repeat, plan.messages)
+        producer = Producer(sock, block, plan.window, plan.topic, self._flow)
+        self._producers[sock.fileno()] = producer
+        if plan.consume:
+            consumer = Consumer(connect(plan.port), plan, partition, len(batch), self._flow)
+            self._consumers[consumer.socket.fileno()] = consumer
+
+    def run(self) -> Outcome:
+        clients: list[Producer | Consumer] = [*self._producers.values(), *self._consumers.values()]
+        for client in clients:
+            client.socket.setblocking(False)
+            self._epoll.register(client.socket.fileno(), select.EPOLLIN)
+        for consumer in self._consumers.values():
+            consumer.ask()
+        meter = CpuMeter(self._plan.broker_pid)
+        self._drive_for(self._plan.warmup_s)
+        meter.lap()
+        before = self._count(Used(0, 0))
+        self._drive_for(self._plan.seconds)
+        return self._count(meter.lap()) - before
+
+    def _drive_for(self, seconds: float) -> None:
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s and self._flow.sent_bytes < self._plan.max_bytes:
+            for fd, events in self._epoll.poll(0.1):
+                if events & select.EPOLLIN:
+                    (self._producers.get(fd) or self._consumers[fd]).receive()
+                if events & select.EPOLLOUT:
+                    self._blocked.discard(fd)
+                    self._epoll.modify(fd, select.EPOLLIN)
+            for fd, producer in self._producers.items():
+                if fd not in self._blocked and producer.send():
+                    self._blocked.add(fd)
+                    self._epoll.modify(fd, select.EPOLLIN | select.EPOLLOUT)
+
+    def _count(self, broker: Used) -> Outcome:
+        producers, consumers = self._producers.values(), self._consumers.values()
+        return Outcome(
+            broker.wall_s,
+            broker.cpu_s,
+            time.process_time(),
+            sum(producer.requests for producer in producers),
+            sum(producer.requests * producer.block.messages for producer in producers),
+            sum(producer.requests * producer.block.batch_bytes for producer in producers),
+            sum(consumer.requests for consumer in consumers),
+            sum(consumer.messages for consumer in consumers),
+            sum(consumer.record_bytes for consumer in consumers),
         )
 
-    def on_event(self, now: float) -> None:
-        try:
-            with memoryview(self._buffer) as view:
-                self._filled += self.socket.recv_into(view[self._filled :])
-        except BlockingIOError:
-            return
-        if self._filled >= 4 and self._filled >= _INT.unpack_from(self._buffer)[0] + 4:
-            self._take()
-            self.counted.latencies_s.append(now - self._asked)
-            self._filled = 0
-            self.begin(now)
 
-    def _take(self) -> None:
-        at = self._head_bytes
-        error = int.from_bytes(self._buffer[at + 4 : at + 6], "big")
-        if error:
-            raise SystemExit(f"fetch failed: code {error} at offset {self._offset}")
-        position = at + 42
-        end = position + _INT.unpack_from(self._buffer, at + 38)[0]
-        self.counted.requests += 1
-        self.counted.record_bytes += end - position
-        while position < end:
-            base_offset, length = _BATCH.unpack_from(self._buffer, position)
-            last = base_offset + _INT.unpack_from(self._buffer, position + 23)[0]
-            self.counted.messages += last + 1 - max(base_offset, self._offset)
-            self._offset = last + 1
-            position += length + 12
+def _first_batch(plan: Plan, sock: socket.socket) -> bytes:
+    if not plan.idempotent:
+        return batch_of(plan.message_bytes, plan.messages, plan.now_ms)
+    producer_id = init_producer_id(sock)
+    return batch_of(
+        plan.message_bytes, plan.messages, plan.now_ms, producer_id=producer_id, base_sequence=0
+    )
 
 
 def connect(port: int) -> socket.socket:
     sock = socket.create_connection(("127.0.0.1", port))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setblocking(False)
     return sock
 
 
-def drive(clients: list[Producer] | list[Consumer], seconds: float) -> float:
-    """Run the clients for a while; how long it really took."""
-    selector = selectors.DefaultSelector()
-    for client in clients:
-        mask = selectors.EVENT_READ
-        if isinstance(client, Producer):
-            mask |= selectors.EVENT_WRITE
-        selector.register(client.socket, mask, client)
-    started = time.perf_counter()
-    for client in clients:
-        if isinstance(client, Consumer):
-            client.begin(started)
-        else:
-            client.on_event(started)
-            selector.modify(client.socket, selectors.EVENT_READ, client)
-    now = started
-    while now - started < seconds:
-        for key, _ in selector.select(0.1):
-            key.data.on_event(time.perf_counter())
-        now = time.perf_counter()
-    return now - started
+def exchange(sock: socket.socket, request: bytes) -> bytes:
+    """One answer to one request, on a blocking socket."""
+    sock.sendall(request)
+    (size,) = _INT.unpack(_read(sock, 4))
+    return _read(sock, size)
 
 
-def main() -> None:
-    plan = json.loads(sys.argv[1])
-    if plan["mode"] == "produce":
-        batch, messages = batch_of(plan["message_bytes"], plan["batch_bytes"], plan["now_ms"])
-        clients: list[Producer] | list[Consumer] = [
-            Producer(
-                connect(plan["port"]),
-                produce_frame(plan["topic"], partition, batch, plan["acks"]),
-                messages,
-                plan["window"],
-            )
-            for partition in plan["partitions"]
-        ]
-    else:
-        clients = [
-            Consumer(connect(plan["port"]), plan["topic"], partition, plan["fetch_bytes"])
-            for partition in plan["partitions"]
-        ]
-    elapsed_s = drive(clients, plan["seconds"])
-    latencies = sorted(latency for client in clients for latency in client.counted.latencies_s)
-    print(
-        json.dumps(
-            {
-                "seconds": elapsed_s,
-                "requests": sum(client.counted.requests for client in clients),
-                "messages": sum(client.counted.messages for client in clients),
-                "record_bytes": sum(client.counted.record_bytes for client in clients),
-                "p50_ms": latencies[len(latencies) // 2] * 1000 if latencies else 0,
-                "p99_ms": latencies[len(latencies) * 99 // 100] * 1000 if latencies else 0,
-            }
+def _read(sock: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        received = sock.recv(size - len(data))
+        if not received:
+            raise ConnectionError("the broker closed the connection")
+        data += received
+    return data
+
+
+def init_producer_id(sock: socket.socket) -> int:
+    version = _INIT_PRODUCER_ID_VERSION
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+    reply = memoryview(exchange(sock, frame(request, version)))
+    _, at = decode_response_header(reply, InitProducerIdRequest.api_key, version)
+    response = InitProducerIdResponse.decode(reply[at:], version)
+    if response.error_code:
+        raise SystemExit(f"no producer id: code {response.error_code}")
+    return response.producer_id
+
+
+def generate(plan: Plan) -> Outcome:
+    """Run a plan in a process of its own, off the broker's core."""
+    touch_memory(min(plan.max_bytes * 4 // 3, _TOUCHED_MAX_BYTES))
+    with on_cores(LOAD_CORES):
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.raw", json.dumps(plan)],
+            stdout=subprocess.PIPE,
+            cwd=Path(__file__).parent.parent,
+            check=True,
         )
-    )
+    return Outcome(*json.loads(done.stdout))
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(Generator(Plan(*json.loads(sys.argv[1]))).run()))
