@@ -221,7 +221,10 @@ class _Cleaning(NamedTuple):
         return _rewrite(header, data, survivors, None)
 
     def control(self, header: BatchHeader, batch: memoryview) -> Bytes | None:
-        """A marker goes once its transaction's data and then its delete horizon are behind."""
+        """A marker goes once its transaction's data and then its delete horizon are behind.
+
+        One that carries an active producer's epoch stays whole: readers of state skip empty ones.
+        """
         if header.record_count == 0:
             return self._without_records(header)
         if decode_marker(batch, header) is None or not self.transactions.saw_marker(header):
@@ -230,7 +233,9 @@ class _Cleaning(NamedTuple):
         if horizon_ms is None:
             data = records_bytes(batch, header, self.rules.decompressed_limit_bytes)
             return _rewrite(header, data, scan(data, header), self._new_horizon_ms())
-        return batch if self.rules.now_ms < horizon_ms else self._without_records(header)
+        if self.rules.now_ms < horizon_ms or self._is_tail(header):
+            return batch
+        return self._without_records(header)
 
     def _survives(self, header: BatchHeader, data: memoryview, span: Span) -> bool:
         offset = header.base_offset + span.offset_delta

