@@ -18,6 +18,8 @@ from penstock.kafka.apis import APIS
 from penstock.kafka.context import Context, Services
 from penstock.kafka.fetch_sessions import FetchSessions
 from penstock.kafka.security import ANONYMOUS, Operation, Principal, ResourceType
+from penstock.metadata.config_changes import Resource
+from penstock.metadata.controller import TopicSpec
 from penstock.metadata.image import Endpoint
 from penstock.metadata.sqlite import SqliteStore
 from penstock.model.errors import BrokerError
@@ -109,11 +111,17 @@ class BrokerContext:
     def create_topic(
         self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None
     ) -> None:
-        from penstock.metadata.controller import TopicSpec
-
         spec = TopicSpec(name, partitions, config=dict(config or {}))
         (outcome,) = self.run(self.cluster.create_topics([spec]))
         assert not isinstance(outcome, BrokerError), outcome
+
+    def reset(self) -> None:
+        """Without topics, without settings of its own, and open to everybody."""
+        self.rules.by_default = True
+        self.rules.exceptions.clear()
+        self.run(self.cluster.delete_topics(list(self.cluster.image.topics)))
+        for name in list(self.cluster.image.broker_configs):
+            self.run(self.cluster.replace_configs(Resource.BROKER, name, []))
 
     def partition(self, topic: str, index: int = 0) -> Partition:
         return self.replicas.partition(self.replicas.topic(topic), index)

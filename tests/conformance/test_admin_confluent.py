@@ -1,0 +1,356 @@
+"""What operators do with librdkafka's AdminClient, and what it tells them when it cannot be done."""
+
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka import (
+    ElectionType,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from penstock.testing import Broker
+from tests.support.clients import CONFLUENT, PATIENCE_S, Sent
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def admin(broker: Broker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap})
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    return broker.create_topic(partitions=2)
+
+
+def fresh() -> str:
+    return f"t-{uuid.uuid4().hex[:12]}"
+
+
+def done(futures: dict[Any, Future[Any]]) -> Any:
+    """The one result."""
+    (future,) = futures.values()
+    return future.result(PATIENCE_S)
+
+
+def refusal(ask: Callable[[], Any]) -> KafkaError:
+    with pytest.raises(KafkaException) as caught:
+        ask()
+    error = caught.value.args[0]
+    assert isinstance(error, KafkaError)
+    return error
+
+
+def create(admin: AdminClient, topic: NewTopic, **options: Any) -> Any:
+    return done(admin.create_topics([topic], **options))
+
+
+def configs(admin: AdminClient, kind: ResourceType, name: str) -> dict[str, ConfigEntry]:
+    found: dict[str, ConfigEntry] = done(admin.describe_configs([ConfigResource(kind, name)]))
+    return found
+
+
+def change(
+    admin: AdminClient, name: str, *entries: ConfigEntry, kind: ResourceType = ResourceType.TOPIC
+) -> Any:
+    resource = ConfigResource(kind, name, incremental_configs=list(entries))
+    return done(admin.incremental_alter_configs([resource]))
+
+
+def entry(name: str, value: str, operation: AlterConfigOpType) -> ConfigEntry:
+    return ConfigEntry(name, value, incremental_operation=operation)
+
+
+# topics
+
+
+def test_a_topic_is_created_described_and_deleted(admin: AdminClient) -> None:
+    name = fresh()
+    create(admin, NewTopic(name, 3, 1, config={"retention.ms": "60000"}))
+
+    described = done(admin.describe_topics(TopicCollection([name])))
+    assert (described.name, len(described.partitions), described.is_internal) == (name, 3, False)
+    assert name in admin.list_topics(timeout=PATIENCE_S).topics
+    assert configs(admin, ResourceType.TOPIC, name)["retention.ms"].value == "60000"
+
+    done(admin.delete_topics([name]))
+    assert name not in admin.list_topics(timeout=PATIENCE_S).topics
+
+
+def test_a_topic_without_counts_has_the_brokers_defaults(admin: AdminClient) -> None:
+    name = fresh()
+    create(admin, NewTopic(name))
+    assert len(admin.list_topics(name, timeout=PATIENCE_S).topics[name].partitions) == 1
+
+
+def test_a_topic_can_be_placed_by_hand(admin: AdminClient) -> None:
+    name = fresh()
+    (broker_id,) = admin.list_topics(timeout=PATIENCE_S).brokers
+    create(admin, NewTopic(name, 2, replica_assignment=[[broker_id], [broker_id]]))
+    assert len(admin.list_topics(name, timeout=PATIENCE_S).topics[name].partitions) == 2
+
+
+def test_validate_only_creates_nothing(admin: AdminClient) -> None:
+    name = fresh()
+    create(admin, NewTopic(name, 1, 1), validate_only=True)
+    assert name not in admin.list_topics(timeout=PATIENCE_S).topics
+
+
+@pytest.mark.parametrize(
+    ("topic", "code", "said"),
+    [
+        (NewTopic("a b", 1, 1), KafkaError.TOPIC_EXCEPTION, "a b"),
+        (NewTopic("ok", 0, 1), KafkaError.INVALID_PARTITIONS, "0 partitions"),
+        (NewTopic("ok", 1, 3), KafkaError.INVALID_REPLICATION_FACTOR, "1 available broker"),
+        (
+            NewTopic("ok", 1, replica_assignment=[[99]]),
+            KafkaError.INVALID_REPLICA_ASSIGNMENT,
+            "broker 99",
+        ),
+        (
+            NewTopic("ok", 1, 1, config={"retention.ms": "soon"}),
+            KafkaError.INVALID_CONFIG,
+            "retention.ms",
+        ),
+        (NewTopic("ok", 1, 1, config={"retension.ms": "1"}), KafkaError.INVALID_CONFIG, "mean"),
+        (
+            NewTopic("ok", 20_000, 1),
+            KafkaError.POLICY_VIOLATION,
+            "penstock.partitions.per.request.max",
+        ),
+    ],
+)
+def test_a_topic_that_cannot_be_created_is_refused_with_a_code_and_a_reason(
+    admin: AdminClient, topic: NewTopic, code: int, said: str
+) -> None:
+    error = refusal(lambda: create(admin, topic))
+    assert error.code() == code
+    assert said in error.str()
+
+
+def test_a_topic_that_exists_is_not_created_again(admin: AdminClient, topic: str) -> None:
+    error = refusal(lambda: create(admin, NewTopic(topic, 1, 1)))
+    assert error.code() == KafkaError.TOPIC_ALREADY_EXISTS
+    assert topic in error.str()
+
+
+def test_a_topic_that_does_not_exist_is_neither_described_nor_deleted(admin: AdminClient) -> None:
+    name = fresh()
+    described = refusal(lambda: done(admin.describe_topics(TopicCollection([name]))))
+    deleted = refusal(lambda: done(admin.delete_topics([name])))
+    assert described.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+    assert deleted.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
+# partitions and records
+
+
+def test_a_topic_grows_and_never_shrinks(admin: AdminClient, topic: str) -> None:
+    done(admin.create_partitions([NewPartitions(topic, 5)]))
+    assert len(admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions) == 5
+    error = refusal(lambda: done(admin.create_partitions([NewPartitions(topic, 3)])))
+    assert error.code() == KafkaError.INVALID_PARTITIONS
+    assert "5 partitions" in error.str()
+
+
+def test_records_are_deleted_up_to_an_offset(
+    admin: AdminClient, broker: Broker, topic: str
+) -> None:
+    CONFLUENT.produce(broker.bootstrap, topic, [Sent(None, b"x")] * 10, "none")
+    deleted = done(admin.delete_records([TopicPartition(topic, 0, 4)]))
+    assert deleted.low_watermark == 4
+
+    earliest = done(admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.earliest()}))
+    assert earliest.offset == 4
+    everything = done(admin.delete_records([TopicPartition(topic, 0, confluent_kafka.OFFSET_END)]))
+    assert everything.low_watermark == 10
+
+
+def test_records_that_do_not_exist_cannot_be_deleted(admin: AdminClient, topic: str) -> None:
+    error = refusal(lambda: done(admin.delete_records([TopicPartition(topic, 0, 5)])))
+    assert error.code() == KafkaError.OFFSET_OUT_OF_RANGE
+
+
+def test_offsets_are_listed_for_both_ends_and_for_a_time(
+    admin: AdminClient, broker: Broker, topic: str
+) -> None:
+    messages = [Sent(None, b"%d" % n, timestamp_ms=1000 + n) for n in range(10)]
+    CONFLUENT.produce(broker.bootstrap, topic, messages, "none")
+    for spec, offset in (
+        (OffsetSpec.earliest(), 0),
+        (OffsetSpec.latest(), 10),
+        (OffsetSpec.max_timestamp(), 9),
+        (OffsetSpec.for_timestamp(1005), 5),
+    ):
+        assert done(admin.list_offsets({TopicPartition(topic, 0): spec})).offset == offset
+
+
+# settings
+
+
+def test_single_settings_are_set_extended_cut_and_deleted(admin: AdminClient, topic: str) -> None:
+    change(
+        admin,
+        topic,
+        entry("retention.ms", "1000", AlterConfigOpType.SET),
+        entry("cleanup.policy", "compact", AlterConfigOpType.APPEND),
+    )
+    found = configs(admin, ResourceType.TOPIC, topic)
+    assert found["retention.ms"].value == "1000"
+    assert found["retention.ms"].source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    assert set(found["cleanup.policy"].value.split(",")) == {"compact", "delete"}
+
+    change(admin, topic, entry("cleanup.policy", "compact", AlterConfigOpType.SUBTRACT))
+    change(
+        admin,
+        topic,
+        ConfigEntry("retention.ms", None, incremental_operation=AlterConfigOpType.DELETE),
+    )
+    found = configs(admin, ResourceType.TOPIC, topic)
+    assert (found["retention.ms"].value, found["cleanup.policy"].value) == ("604800000", "delete")
+    assert found["retention.ms"].is_default
+
+
+@pytest.mark.filterwarnings("ignore:alter_configs has been deprecated")
+def test_settings_are_replaced_as_a_whole(admin: AdminClient, topic: str) -> None:
+    change(admin, topic, entry("retention.ms", "1000", AlterConfigOpType.SET))
+    resource = ConfigResource(ResourceType.TOPIC, topic, set_config={"segment.bytes": "100000"})
+    done(admin.alter_configs([resource]))
+    found = configs(admin, ResourceType.TOPIC, topic)
+    assert (found["segment.bytes"].value, found["retention.ms"].value) == ("100000", "604800000")
+
+
+def test_settings_have_synonyms(admin: AdminClient, topic: str) -> None:
+    found = configs(admin, ResourceType.TOPIC, topic)["max.message.bytes"]
+    assert "message.max.bytes" in found.synonyms
+
+
+def test_a_broker_shows_and_changes_its_settings(admin: AdminClient) -> None:
+    (broker_id,) = admin.list_topics(timeout=PATIENCE_S).brokers
+    before = configs(admin, ResourceType.BROKER, str(broker_id))
+    assert before["log.dirs"].is_read_only
+    setting = "log.cleaner.backoff.ms"
+    change(
+        admin,
+        str(broker_id),
+        entry(setting, "20000", AlterConfigOpType.SET),
+        kind=ResourceType.BROKER,
+    )
+    after = configs(admin, ResourceType.BROKER, str(broker_id))[setting]
+    assert (after.value, after.source) == ("20000", ConfigSource.DYNAMIC_BROKER_CONFIG.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "code"),
+    [
+        ("retention.ms", "soon", KafkaError.INVALID_CONFIG),
+        ("no.such.setting", "1", KafkaError.INVALID_CONFIG),
+        ("remote.storage.enable", "true", KafkaError.INVALID_CONFIG),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name(
+    admin: AdminClient, topic: str, setting: str, value: str, code: int
+) -> None:
+    error = refusal(lambda: change(admin, topic, entry(setting, value, AlterConfigOpType.SET)))
+    assert error.code() == code
+    assert setting in error.str()
+
+
+def test_a_setting_that_needs_a_restart_is_not_changed(admin: AdminClient) -> None:
+    (broker_id,) = admin.list_topics(timeout=PATIENCE_S).brokers
+    read_only = entry("log.dirs", "elsewhere", AlterConfigOpType.SET)
+    error = refusal(lambda: change(admin, str(broker_id), read_only, kind=ResourceType.BROKER))
+    assert error.code() == KafkaError.INVALID_REQUEST
+    assert "restart" in error.str()
+
+
+# the cluster
+
+
+def test_the_cluster_is_described(admin: AdminClient, broker: Broker) -> None:
+    described = admin.describe_cluster(include_authorized_operations=True).result(PATIENCE_S)
+    (node,) = described.nodes
+    assert f"{node.host}:{node.port}" == broker.bootstrap
+    assert described.controller.id == node.id
+    assert described.cluster_id
+    assert described.authorized_operations
+
+
+def test_leaders_that_lead_need_no_election(admin: AdminClient, topic: str) -> None:
+    partition = TopicPartition(topic, 0)
+    result = admin.elect_leaders(ElectionType.PREFERRED, [partition]).result(PATIENCE_S)
+    assert result[partition].code() == KafkaError.ELECTION_NOT_NEEDED
+    everywhere = admin.elect_leaders(ElectionType.PREFERRED).result(PATIENCE_S)
+    assert everywhere == {}
+
+
+def test_rules_are_refused_without_an_authorizer(admin: AdminClient) -> None:
+    everything = AclBindingFilter(
+        ResourceType.ANY,
+        None,
+        ResourcePatternType.ANY,
+        None,
+        None,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    error = refusal(lambda: admin.describe_acls(everything).result(PATIENCE_S))
+    assert error.code() == KafkaError.SECURITY_DISABLED
+
+
+def test_unknown_users_have_no_credentials(admin: AdminClient) -> None:
+    error = refusal(lambda: done(admin.describe_user_scram_credentials(["nobody"])))
+    assert error.code() == KafkaError.RESOURCE_NOT_FOUND
+
+
+def test_there_are_no_groups_yet(admin: AdminClient) -> None:
+    listed = admin.list_consumer_groups().result(PATIENCE_S)
+    assert (listed.errors, [group.group_id for group in listed.valid]) == ([], [])
+
+
+# producers
+
+
+def test_an_idempotent_producer_gets_an_id(broker: Broker, topic: str) -> None:
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True}
+    )
+    errors: list[KafkaError | None] = []
+    for _ in range(10):
+        producer.produce(
+            topic, b"x", partition=0, on_delivery=lambda error, _: errors.append(error)
+        )
+    producer.flush(PATIENCE_S)
+    assert errors == [None] * 10
+
+
+def test_a_transactional_producer_fails_at_once_and_says_why(broker: Broker) -> None:
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": broker.bootstrap, "transactional.id": "tx", "log_level": 0}
+    )
+    error = refusal(lambda: producer.init_transactions(PATIENCE_S))
+    assert error.fatal()
+    assert "transactions are not available" in error.str()

@@ -1,0 +1,40 @@
+import pytest
+
+from penstock.kafka.security import Operation, ResourceType
+from penstock.model.errors import ErrorCode
+from penstock.wire.messages.describe_cluster import DescribeClusterRequest
+from tests.support.context import ADDRESS, BROKER_ID, BrokerContext
+
+NOT_ASKED = -(2**31)
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_the_cluster_is_this_broker_as_clients_reach_it(
+    broker: BrokerContext, version: int
+) -> None:
+    answer = broker.ask(DescribeClusterRequest(), version)
+    (itself,) = answer.brokers
+    assert (itself.broker_id, itself.host, itself.port) == (BROKER_ID, *ADDRESS)
+    assert (answer.error_code, answer.error_message) == (ErrorCode.NONE, None)
+    assert answer.controller_id == BROKER_ID
+    assert answer.cluster_id == broker.cluster.cluster_id
+    assert answer.cluster_authorized_operations == NOT_ASKED
+
+
+def test_operations_are_shown_to_who_may_describe_the_cluster(broker: BrokerContext) -> None:
+    request = DescribeClusterRequest(include_cluster_authorized_operations=True)
+    assert broker.ask(request).cluster_authorized_operations & (1 << Operation.DESCRIBE)
+    broker.forbid(Operation.DESCRIBE, ResourceType.CLUSTER)
+    assert broker.ask(request).cluster_authorized_operations == 0
+
+
+@pytest.mark.parametrize(
+    ("endpoint_type", "code"),
+    [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (3, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)],
+)
+def test_an_endpoint_for_controllers_is_not_offered(
+    broker: BrokerContext, endpoint_type: int, code: ErrorCode
+) -> None:
+    answer = broker.ask(DescribeClusterRequest(endpoint_type=endpoint_type))
+    assert answer.error_code == code
+    assert answer.error_message

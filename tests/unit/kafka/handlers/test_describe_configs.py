@@ -1,0 +1,152 @@
+from pathlib import Path
+
+import pytest
+
+from penstock.kafka.security import Operation, ResourceType
+from penstock.metadata.config_changes import ConfigOp, Op, Resource
+from penstock.model.configs import BROKER_SETTINGS, TOPIC_SETTINGS
+from penstock.model.errors import ErrorCode
+from penstock.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResult,
+)
+from tests.support.context import BROKER_ID, BrokerContext, broker_context
+
+TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+FROM_TOPIC, FROM_BROKER, FROM_ALL_BROKERS, STATIC, DEFAULT = 1, 2, 3, 4, 5
+LONG_TYPE = 5
+
+
+def describe(
+    broker: BrokerContext,
+    kind: int,
+    name: str,
+    keys: list[str] | None = None,
+    *,
+    synonyms: bool = False,
+    documentation: bool = False,
+    version: int = 4,
+) -> DescribeConfigsResult:
+    asked = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+    request = DescribeConfigsRequest(
+        resources=[asked], include_synonyms=synonyms, include_documentation=documentation
+    )
+    (result,) = broker.ask(request, version).results
+    assert isinstance(result, DescribeConfigsResult)
+    assert (result.resource_type, result.resource_name) == (kind, name)
+    return result
+
+
+def one(result: DescribeConfigsResult) -> DescribeConfigsResourceResult:
+    assert (result.error_code, result.error_message) == (ErrorCode.NONE, None)
+    (config,) = result.configs
+    return config
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+def test_a_topic_shows_every_setting(broker: BrokerContext, version: int) -> None:
+    broker.create_topic("orders")
+    result = describe(broker, TOPIC, "orders", version=version)
+    assert [config.name for config in result.configs] == list(TOPIC_SETTINGS)
+
+
+def test_what_was_set_for_the_topic_comes_before_what_it_would_inherit(tmp_path: Path) -> None:
+    with broker_context(tmp_path, {"log.retention.hours": "2"}) as broker:
+        broker.create_topic("orders", config={"retention.ms": "1000"})
+        broker.create_topic("plain")
+        own = one(describe(broker, TOPIC, "orders", ["retention.ms"], synonyms=True))
+        inherited = one(describe(broker, TOPIC, "plain", ["retention.ms"], synonyms=True))
+
+    chain = [("log.retention.hours", "2", STATIC), ("log.retention.hours", "168", DEFAULT)]
+    assert (own.value, own.config_source) == ("1000", FROM_TOPIC)
+    assert [(s.name, s.value, s.source) for s in own.synonyms] == [
+        ("retention.ms", "1000", FROM_TOPIC),
+        *chain,
+    ]
+    assert (inherited.value, inherited.config_source) == ("7200000", STATIC)
+    assert [(s.name, s.value, s.source) for s in inherited.synonyms] == chain
+
+
+def test_synonyms_and_documentation_come_only_when_asked_for(broker: BrokerContext) -> None:
+    broker.create_topic("orders")
+    plain = one(describe(broker, TOPIC, "orders", ["retention.ms"]))
+    full = one(describe(broker, TOPIC, "orders", ["retention.ms"], documentation=True))
+    assert (plain.synonyms, plain.documentation) == ([], None)
+    assert full.documentation == TOPIC_SETTINGS["retention.ms"].doc
+    assert (full.config_type, full.read_only, full.is_sensitive) == (LONG_TYPE, False, False)
+
+
+def test_a_setting_that_cannot_be_honoured_is_shown_as_read_only(broker: BrokerContext) -> None:
+    broker.create_topic("orders")
+    assert one(describe(broker, TOPIC, "orders", ["remote.storage.enable"])).read_only
+
+
+@pytest.mark.parametrize("keys", [None, []])
+def test_no_keys_means_all_of_them(broker: BrokerContext, keys: list[str] | None) -> None:
+    assert len(describe(broker, BROKER, str(BROKER_ID), keys).configs) == len(BROKER_SETTINGS)
+
+
+def test_keys_that_do_not_exist_are_left_out(broker: BrokerContext) -> None:
+    broker.create_topic("orders")
+    assert describe(broker, TOPIC, "orders", ["no.such.setting"]).configs == []
+
+
+def test_a_broker_shows_what_was_set_where(tmp_path: Path) -> None:
+    with broker_context(tmp_path, {"message.max.bytes": "2000"}) as broker:
+        for name, value in ((str(BROKER_ID), "3000"), ("", "4000")):
+            ops = [ConfigOp("message.max.bytes", Op.SET, value)]
+            broker.run(broker.cluster.alter_configs(Resource.BROKER, name, ops))
+        found = one(describe(broker, BROKER, str(BROKER_ID), ["message.max.bytes"], synonyms=True))
+        for_all = one(describe(broker, BROKER, ""))
+
+    assert (found.value, found.config_source, found.read_only) == ("3000", FROM_BROKER, False)
+    assert [(s.value, s.source) for s in found.synonyms] == [
+        ("3000", FROM_BROKER),
+        ("4000", FROM_ALL_BROKERS),
+        ("2000", STATIC),
+        ("1048588", DEFAULT),
+    ]
+    assert (for_all.name, for_all.value) == ("message.max.bytes", "4000")
+    assert for_all.config_source == FROM_ALL_BROKERS
+
+
+def test_a_setting_that_needs_a_restart_is_read_only(broker: BrokerContext) -> None:
+    assert one(describe(broker, BROKER, str(BROKER_ID), ["log.dirs"])).read_only
+
+
+def test_a_setting_without_a_value_is_null(broker: BrokerContext) -> None:
+    found = one(describe(broker, BROKER, str(BROKER_ID), ["log.retention.ms"], synonyms=True))
+    assert (found.value, found.config_source) == (None, DEFAULT)
+    assert [(s.name, s.value) for s in found.synonyms] == [("log.retention.hours", "168")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code"),
+    [
+        (TOPIC, "absent", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "a b", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (BROKER, "99", ErrorCode.INVALID_REQUEST),
+        (BROKER, "one", ErrorCode.INVALID_REQUEST),
+        (LOGGER, str(BROKER_ID), ErrorCode.INVALID_REQUEST),
+        (CLIENT_METRICS, "m", ErrorCode.INVALID_REQUEST),
+        (GROUP, "g", ErrorCode.INVALID_REQUEST),
+        (77, "x", ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_what_cannot_be_described_is_refused_with_a_reason(
+    broker: BrokerContext, kind: int, name: str, code: ErrorCode
+) -> None:
+    result = describe(broker, kind, name)
+    assert (result.error_code, result.configs) == (code, [])
+    assert result.error_message
+
+
+def test_describing_needs_the_right_to_describe_settings(broker: BrokerContext) -> None:
+    broker.create_topic("orders")
+    broker.forbid(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, "orders")
+    broker.forbid(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER)
+    topic, itself = describe(broker, TOPIC, "orders"), describe(broker, BROKER, str(BROKER_ID))
+    assert topic.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert itself.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED

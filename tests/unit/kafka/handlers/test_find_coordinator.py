@@ -1,0 +1,44 @@
+import pytest
+
+from penstock.kafka.security import Operation, ResourceType
+from penstock.model.errors import ErrorCode
+from penstock.wire.messages.find_coordinator import FindCoordinatorRequest
+from tests.support.context import ADDRESS, BROKER_ID, BrokerContext
+
+GROUP, TRANSACTION, SHARE = 0, 1, 2
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_this_broker_coordinates_every_group(broker: BrokerContext, version: int) -> None:
+    answer = broker.ask(FindCoordinatorRequest(key="readers"), version)
+    assert (answer.error_code, answer.node_id) == (ErrorCode.NONE, BROKER_ID)
+    assert (answer.host, answer.port) == ADDRESS
+
+
+@pytest.mark.parametrize("version", range(4, 7))
+def test_several_groups_are_answered_at_once(broker: BrokerContext, version: int) -> None:
+    broker.forbid(Operation.DESCRIBE, ResourceType.GROUP, "secret")
+    request = FindCoordinatorRequest(coordinator_keys=["readers", "secret"])
+    readers, secret = broker.ask(request, version).coordinators
+    assert (readers.key, readers.node_id, readers.error_message) == ("readers", BROKER_ID, None)
+    assert (secret.key, secret.node_id) == ("secret", -1)
+    assert secret.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_transactions_are_refused_in_a_way_that_clients_show(
+    broker: BrokerContext, version: int
+) -> None:
+    answer = broker.ask(FindCoordinatorRequest(key="tx", key_type=TRANSACTION), version)
+    assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert "transactions are not available" in answer.error_message
+    broker.forbid(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "tx")
+    answer = broker.ask(FindCoordinatorRequest(key="tx", key_type=TRANSACTION), version)
+    assert answer.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize("key_type", [SHARE, 9])
+def test_other_coordinators_are_unknown(broker: BrokerContext, key_type: int) -> None:
+    request = FindCoordinatorRequest(coordinator_keys=["x"], key_type=key_type)
+    (answer,) = broker.ask(request).coordinators
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
