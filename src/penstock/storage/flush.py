@@ -5,7 +5,6 @@
 
 import os
 from collections.abc import Sequence
-from collections.abc import Collection
 
 from penstock.model.errors import DiskFull, StorageFault
 from penstock.storage.files import Disk, Handle, SegmentFile
@@ -86,9 +85,6 @@ class Unsynced:
 
     def add_path(self, path: str) -> None:
         self._paths.append(path)
-        self._names_changed = True
-
-    def names_changed(self) -> None:
         self._names_changed = True
 
     def keep(self, segments: Sequence[Segment]) -> None:

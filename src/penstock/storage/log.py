@@ -169,7 +169,7 @@ class Log(GrowingLog):
         if self._segments is None or self._unsynced is None or not count:
             return 0
         dropped = self._segments.drop_first(count, due_ms)
-        self._unsynced.remove(dropped)
+        self._unsynced.keep(self._segments)
         self.start_offset = max(self.start_offset, self._segments[0].base_offset)
         self.epochs.truncate_start(self.start_offset)
         return sum(segment.size_bytes for segment in dropped)
@@ -181,10 +181,9 @@ class Log(GrowingLog):
         """
         assert self._segments is not None
         assert self._unsynced is not None
-        old = [segment for segment in self._segments if segment.base_offset in change.old]
         if not self._segments.replace(change, self.config.index_interval_bytes):
             return False
-        self._unsynced.remove(old)
+        self._unsynced.keep(self._segments)
         for base_offset in change.new:
             self._unsynced.add_segment(self._segments[self._segments.number_of(base_offset)])
         self._save_state(keep_upto=-1)
