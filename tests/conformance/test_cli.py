@@ -254,12 +254,12 @@ def test_a_single_broker_is_healthy_and_leads_everything(run: Command, topic: st
 
 
 def test_a_segment_on_disk_can_be_dumped(run: Command, broker: Broker, topic: str) -> None:
-    succeed(run("produce", topic, "-k", "k", "-z", "zstd", stdin="hello\n"))
+    succeed(run("produce", topic, "-k", "k", "-z", "zstd", stdin="hello " * 100 + "\n"))
     directory = broker.data_dir / topic / "partition-0"
     batches = succeed(run("log", "dump", directory / f"{0:020d}.log", "--records", "--json"))
     [batch] = batches.json_lines()
     assert batch["codec"] == "zstd"
-    assert batch["records"][0]["value"] == "hello"
+    assert batch["records"][0]["value"] == "hello " * 100
     succeed(run("log", "dump", directory))
 
 

@@ -16,6 +16,7 @@ from penstock.model.errors import BrokerError, InvalidConfig, StorageFault
 from penstock.node.settings import FLAGS, Settings, load_settings, render_toml
 
 _BIND_ERRORS: Final = (EADDRINUSE, EADDRNOTAVAIL, EACCES)
+_ONE_WISH_S: Final = 0.5
 _REPEATABLE: Final = ("--listen", "--advertise")
 
 
@@ -130,14 +131,20 @@ async def _serve(settings: Settings) -> int:
 
 
 def _end_on_signals(stop: asyncio.Event) -> None:
-    """The first signal asks for a clean end, the second ends at once: recovery will have some work."""
+    """The first signal asks for a clean end, a later one ends at once: recovery will have some work.
+
+    Wrappers such as timeout, make and uv send the same signal twice in a moment: that counts as one.
+    """
+    loop = asyncio.get_running_loop()
+    asked_at_s = float("inf")
 
     def asked() -> None:
-        if stop.is_set():
+        nonlocal asked_at_s
+        if loop.time() - asked_at_s > _ONE_WISH_S:
             os._exit(1)
+        asked_at_s = min(asked_at_s, loop.time())
         stop.set()
 
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked)
 
