@@ -215,7 +215,7 @@ def test_ctrl_c_prints_the_count_and_is_no_failure(
         consumer.send_signal(signal.SIGINT)
         _, err = consumer.communicate()
     assert consumer.returncode == 0
-    assert err == "consumed 1 messages\n"
+    assert err == "consumed 1 message\n"
 
 
 def test_a_reader_that_leaves_early_is_no_error(broker: Broker, topic: str, run: Command) -> None:

@@ -16,7 +16,7 @@ from penstock.cli.arguments import (
     non_negative,
     reader,
 )
-from penstock.cli.output import note
+from penstock.cli.output import counted, note
 from penstock.cli.session import CLIENT_ID, with_pool
 from penstock.client import admin
 from penstock.client.errors import ClientError
@@ -86,7 +86,7 @@ def run(arguments: Namespace) -> int:
     finally:
         for number, handler in zip((signal.SIGINT, signal.SIGTERM), previous, strict=True):
             signal.signal(number, handler)
-    note(f"consumed {printer.printed} messages")
+    note(f"consumed {counted(printer.printed, 'message')}")
     return 0
 
 

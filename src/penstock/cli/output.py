@@ -73,6 +73,11 @@ def note(text: str) -> None:
     sys.stderr.write(text + "\n")
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 message`, `2 messages`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def _text(cell: object) -> str:
     match cell:
         case None:

@@ -14,7 +14,7 @@ from penstock.cli.arguments import (
     non_negative,
     reader,
 )
-from penstock.cli.output import Output, note
+from penstock.cli.output import Output, counted, note
 from penstock.cli.session import CLIENT_ID, with_pool
 from penstock.client import admin
 from penstock.client.errors import ClientError
@@ -178,7 +178,7 @@ class Sender:
             output.document(
                 {"topic": self._topic, "messages": self._accepted, "bytes": self._accepted_bytes}
             )
-        note(f"sent {self._accepted} messages to {self._topic}")
+        note(f"sent {counted(self._accepted, 'message')} to {self._topic}")
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is None:

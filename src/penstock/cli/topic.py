@@ -15,7 +15,7 @@ from penstock.cli.arguments import (
     non_negative,
     reader,
 )
-from penstock.cli.output import Output
+from penstock.cli.output import Output, counted
 from penstock.cli.session import with_pool
 from penstock.client import admin
 from penstock.client.errors import ClientError
@@ -164,7 +164,8 @@ def _create(arguments: Namespace) -> None:
     _done(
         output,
         facts,
-        f"created topic {made.name}: {made.partitions} partitions, replication factor {made.replication_factor}",
+        f"created topic {made.name}: {counted(made.partitions, 'partition')}, "
+        f"replication factor {made.replication_factor}",
     )
 
 
