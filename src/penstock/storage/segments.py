@@ -125,7 +125,7 @@ class Segments(Sequence[Segment]):
         aborted = [entry for segment in old for entry in segment.txns.entries]
         for segment in old:
             segment.close()
-        swap.apply(self._path, change, remove=False)
+        swap.install(self._path, change)
         new = [
             self._open(base_offset, end, interval_bytes)
             for base_offset, end in zip(
@@ -140,6 +140,7 @@ class Segments(Sequence[Segment]):
         for segment in old:
             if segment.base_offset not in change.new:
                 self._retired.append(Retired(0, 0, segment.retire()))
+        swap.finish(self._path, change)
         return True
 
     def _open(self, base_offset: int, next_offset: int, interval_bytes: int) -> Segment:

@@ -83,28 +83,43 @@ def complete(directory: str, names: Iterable[str]) -> bool:
     names = list(names)
     for name in names:
         if name.endswith(_SUFFIX):
-            apply(directory, _read(f"{directory}/{name}"), remove=True)
-    with suppress(FileNotFoundError):
-        for name in names:
-            if name.endswith(CLEANED):
+            swap = _read(f"{directory}/{name}")
+            install(directory, swap)
+            _remove_old(directory, swap)
+            finish(directory, swap)
+    for name in names:
+        if name.endswith(CLEANED):
+            with suppress(FileNotFoundError):  # a swap has just put it in place
                 os.unlink(f"{directory}/{name}")
     return any(name.endswith((_SUFFIX, CLEANED)) for name in names)
 
 
-def apply(directory: str, swap: Swap, *, remove: bool) -> None:
-    """Put the new files in place of the old ones; may be repeated. Without `remove`, old ones that
-    no new one replaces are left for the caller to retire."""
+def install(directory: str, swap: Swap) -> None:
+    """Put the new files in place of the old ones. May be repeated.
+
+    Then old ones that no new one replaces must leave the log, and then `finish` ends the swap: without
+    its file nobody would know that they are old.
+    """
     try:
         for base_offset in swap.new:
             _install(directory, base_offset)
-        for base_offset in swap.old if remove else ():
-            if base_offset not in swap.new:
-                for suffix in SUFFIXES:
-                    with suppress(FileNotFoundError):
-                        os.unlink(f"{directory}/{base_offset:020d}{suffix}")
+    except OSError as error:
+        raise StorageFault(f"{swap.path(directory)}: cannot be installed: {error}") from error
+
+
+def finish(directory: str, swap: Swap) -> None:
+    try:
         os.unlink(swap.path(directory))
     except OSError as error:
         raise StorageFault(f"{swap.path(directory)}: cannot be finished: {error}") from error
+
+
+def _remove_old(directory: str, swap: Swap) -> None:
+    for base_offset in swap.old:
+        if base_offset not in swap.new:
+            for suffix in SUFFIXES:
+                with suppress(FileNotFoundError):
+                    os.unlink(f"{directory}/{base_offset:020d}{suffix}")
 
 
 def _install(directory: str, base_offset: int) -> None:

@@ -1,17 +1,20 @@
 """A compacted log on disk, fed with histories, and rounds of compaction over it."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from penstock.model.configs import TopicConfig, resolve_topic_config
 from penstock.model.ids import TopicId
-from penstock.records.batch import parse_header, split_batches
+from penstock.records.batch import split_batches
 from penstock.records.compression import Codec
 from penstock.records.record import Record, decode_records
 from penstock.storage import cleaner, swap
 from penstock.storage.cleaner import Job, Outcome
 from penstock.storage.compaction import Allowance, Candidate, Round, assess
-from penstock.storage.files import OpenFiles
+from penstock.storage.files import Disk, OpenFiles
 from penstock.storage.log import Log
 from penstock.storage.opening import open_log
 from penstock.storage.recovery import Ending, Past
@@ -54,6 +57,16 @@ def write_keys(log: Log, *segments: Sequence[tuple[bytes, bytes | None]]) -> His
             history.append(Step(-1, False, None, Codec.NONE, [(key, value, 1)]))
         write(log, history.batches[batches:])
     return history
+
+
+@contextmanager
+def without_syncs() -> Iterator[None]:
+    """What is tested here is not durability, and disks are slow."""
+    with (
+        patch.object(os, "fsync", lambda _: None),
+        patch.object(Disk, "fdatasync", staticmethod(lambda _: None)),
+    ):
+        yield
 
 
 class InProcess(Worker):
@@ -118,7 +131,3 @@ def read_offsets(log: Log) -> list[int]:
 
 def extents(log: Log) -> list[tuple[int, int]]:
     return [(segment.base_offset, segment.next_offset) for segment in log.segments]
-
-
-def boundaries(batches: Sequence[bytes | bytearray]) -> list[int]:
-    return [parse_header(batch).next_offset for batch in batches]

@@ -35,6 +35,7 @@ from tests.unit.storage.compacted import (
     read_offsets,
     read_records,
     run,
+    without_syncs,
     write,
     write_keys,
 )
@@ -273,7 +274,7 @@ def test_leftovers_of_a_round_that_failed_are_removed_by_the_next(tmp_path: Path
 # The whole, by property ------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(steps, st.integers(0, 150)), min_size=1, max_size=3),
     st.lists(st.booleans(), min_size=1),
@@ -282,7 +283,7 @@ def test_leftovers_of_a_round_that_failed_are_removed_by_the_next(tmp_path: Path
 def test_a_compacted_log_reads_as_a_naive_compaction_says(
     rounds: list[tuple[list[Step], int]], rolls: list[bool], reopened: bool
 ) -> None:
-    with TemporaryDirectory() as path:
+    with TemporaryDirectory() as path, without_syncs():
         log, history, now_ms = open_compacted(path), History(), NOW_MS
         for written, wait_ms in rounds:
             now_ms += wait_ms
