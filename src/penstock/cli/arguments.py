@@ -70,5 +70,10 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
 
 
+def sentence(summary: str) -> str:
+    """A command's summary as its description."""
+    return summary[0].upper() + summary[1:] + "."
+
+
 def examples(*lines: str) -> str:
     return "\n".join(("examples:", *(f"  {line}" for line in lines)))

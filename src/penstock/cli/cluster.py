@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from penstock.cli import values
-from penstock.cli.arguments import add_bootstrap, add_json, examples
+from penstock.cli.arguments import add_bootstrap, add_json, examples, sentence
 from penstock.cli.output import Output
 from penstock.cli.session import with_pool
 from penstock.client import admin
@@ -20,7 +20,9 @@ def configure(parser: ArgumentParser) -> None:
 
     def add(name: str, summary: str, run: Callable[[Namespace], int | None]) -> None:
         shown = examples(f"penstock cluster {name}", f"penstock cluster {name} --json")
-        command = commands.add_parser(name, help=summary, description=summary, epilog=shown)
+        command = commands.add_parser(
+            name, help=summary, description=sentence(summary), epilog=shown
+        )
         command.set_defaults(run=run)
         add_bootstrap(command)
         add_json(command)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock import __version__
-from penstock.cli.arguments import Parser, UsageError, examples
+from penstock.cli.arguments import Parser, UsageError, examples, sentence
 from penstock.model.errors import BrokerError, StorageFault
 
 COMMANDS: Final = {
@@ -63,7 +63,7 @@ def build_parser(words: Sequence[str]) -> Parser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     asked = next((word for word in words if not word.startswith("-")), None)
     for name, summary in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=_sentence(summary))
+        command = commands.add_parser(name, help=summary, description=sentence(summary))
         if name == asked:
             importlib.import_module(f"penstock.cli.{name}").configure(command)
     return parser
@@ -79,10 +79,6 @@ def join_times_ago(words: Sequence[str]) -> list[str]:
         else:
             joined.append(word)
     return joined
-
-
-def _sentence(summary: str) -> str:
-    return summary[0].upper() + summary[1:] + "."
 
 
 def _explain(error: OSError) -> str:

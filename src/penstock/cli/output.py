@@ -36,7 +36,7 @@ class Output:
         """Names and values, one pair a line."""
         width = max((len(name) for name in pairs), default=0)
         for name, value in pairs.items():
-            self.line(f"{name:<{width}}  {_text(value)}".rstrip())
+            self.line(f"{name.replace('_', ' '):<{width}}  {_text(value)}".rstrip())
 
     def _plain_table(
         self, columns: Sequence[str], texts: list[list[str]], numeric: list[bool], title: str

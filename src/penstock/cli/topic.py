@@ -14,6 +14,7 @@ from penstock.cli.arguments import (
     examples,
     non_negative,
     reader,
+    sentence,
 )
 from penstock.cli.output import Output, counted
 from penstock.cli.session import with_pool
@@ -32,7 +33,7 @@ def configure(parser: ArgumentParser) -> None:
         name: str, summary: str, run: Callable[[Namespace], None], *shown: str
     ) -> ArgumentParser:
         command = commands.add_parser(
-            name, help=summary, description=summary, epilog=examples(*shown)
+            name, help=summary, description=sentence(summary), epilog=examples(*shown)
         )
         command.set_defaults(run=run)
         add_bootstrap(command)
@@ -201,8 +202,11 @@ def _describe(arguments: Namespace) -> None:
         return
     partitions = facts.pop("partitions")
     settings = facts.pop("settings")
-    output.fields({**facts, "size": values.format_size(facts["size_bytes"])})
-    output.fields({f"  {key}": value for key, value in settings.items()})
+    size = values.format_size(facts.pop("size_bytes"))
+    output.fields({**facts, "size": size})
+    if settings:
+        output.line("settings")
+        output.fields({f"  {key}": value for key, value in settings.items()})
     output.line("")
     columns = ["partition", "leader", "epoch", "replicas", "isr", "start", "end", "size"]
     rows = [
