@@ -3,9 +3,10 @@
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeAlias
 
 import confluent_kafka
+import confluent_kafka.admin
 import pytest
 from confluent_kafka import (
     ElectionType,
@@ -14,31 +15,19 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import (
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ConfigSource,
-    NewPartitions,
-    NewTopic,
-    OffsetSpec,
-    ResourcePatternType,
-    ResourceType,
-)
 
 from penstock.testing import Broker
 from tests.support.clients import CONFLUENT, PATIENCE_S, Sent
+
+rd: Any = confluent_kafka.admin  # its own types are incomplete
+Admin: TypeAlias = Any
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def admin(broker: Broker) -> AdminClient:
-    return AdminClient({"bootstrap.servers": broker.bootstrap})
+def admin(broker: Broker) -> Admin:
+    return rd.AdminClient({"bootstrap.servers": broker.bootstrap})
 
 
 @pytest.fixture
@@ -64,100 +53,98 @@ def refusal(ask: Callable[[], Any]) -> KafkaError:
     return error
 
 
-def create(admin: AdminClient, topic: NewTopic, **options: Any) -> Any:
+def create(admin: Admin, topic: Any, **options: Any) -> Any:
     return done(admin.create_topics([topic], **options))
 
 
-def configs(admin: AdminClient, kind: ResourceType, name: str) -> dict[str, ConfigEntry]:
-    found: dict[str, ConfigEntry] = done(admin.describe_configs([ConfigResource(kind, name)]))
+def configs(admin: Admin, kind: Any, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = done(admin.describe_configs([rd.ConfigResource(kind, name)]))
     return found
 
 
-def change(
-    admin: AdminClient, name: str, *entries: ConfigEntry, kind: ResourceType = ResourceType.TOPIC
-) -> Any:
-    resource = ConfigResource(kind, name, incremental_configs=list(entries))
+def change(admin: Admin, name: str, *entries: Any, kind: Any = rd.ResourceType.TOPIC) -> Any:
+    resource = rd.ConfigResource(kind, name, incremental_configs=list(entries))
     return done(admin.incremental_alter_configs([resource]))
 
 
-def entry(name: str, value: str, operation: AlterConfigOpType) -> ConfigEntry:
-    return ConfigEntry(name, value, incremental_operation=operation)
+def entry(name: str, value: str, operation: Any) -> Any:
+    return rd.ConfigEntry(name, value, incremental_operation=operation)
 
 
 # topics
 
 
-def test_a_topic_is_created_described_and_deleted(admin: AdminClient) -> None:
+def test_a_topic_is_created_described_and_deleted(admin: Admin) -> None:
     name = fresh()
-    create(admin, NewTopic(name, 3, 1, config={"retention.ms": "60000"}))
+    create(admin, rd.NewTopic(name, 3, 1, config={"retention.ms": "60000"}))
 
     described = done(admin.describe_topics(TopicCollection([name])))
     assert (described.name, len(described.partitions), described.is_internal) == (name, 3, False)
     assert name in admin.list_topics(timeout=PATIENCE_S).topics
-    assert configs(admin, ResourceType.TOPIC, name)["retention.ms"].value == "60000"
+    assert configs(admin, rd.ResourceType.TOPIC, name)["retention.ms"].value == "60000"
 
     done(admin.delete_topics([name]))
     assert name not in admin.list_topics(timeout=PATIENCE_S).topics
 
 
-def test_a_topic_without_counts_has_the_brokers_defaults(admin: AdminClient) -> None:
+def test_a_topic_without_counts_has_the_brokers_defaults(admin: Admin) -> None:
     name = fresh()
-    create(admin, NewTopic(name))
+    create(admin, rd.NewTopic(name))
     assert len(admin.list_topics(name, timeout=PATIENCE_S).topics[name].partitions) == 1
 
 
-def test_a_topic_can_be_placed_by_hand(admin: AdminClient) -> None:
+def test_a_topic_can_be_placed_by_hand(admin: Admin) -> None:
     name = fresh()
     (broker_id,) = admin.list_topics(timeout=PATIENCE_S).brokers
-    create(admin, NewTopic(name, 2, replica_assignment=[[broker_id], [broker_id]]))
+    create(admin, rd.NewTopic(name, 2, replica_assignment=[[broker_id], [broker_id]]))
     assert len(admin.list_topics(name, timeout=PATIENCE_S).topics[name].partitions) == 2
 
 
-def test_validate_only_creates_nothing(admin: AdminClient) -> None:
+def test_validate_only_creates_nothing(admin: Admin) -> None:
     name = fresh()
-    create(admin, NewTopic(name, 1, 1), validate_only=True)
+    create(admin, rd.NewTopic(name, 1, 1), validate_only=True)
     assert name not in admin.list_topics(timeout=PATIENCE_S).topics
 
 
 @pytest.mark.parametrize(
     ("topic", "code", "said"),
     [
-        (NewTopic("a b", 1, 1), KafkaError.TOPIC_EXCEPTION, "a b"),
-        (NewTopic("ok", 0, 1), KafkaError.INVALID_PARTITIONS, "0 partitions"),
-        (NewTopic("ok", 1, 3), KafkaError.INVALID_REPLICATION_FACTOR, "1 available broker"),
+        (rd.NewTopic("a b", 1, 1), KafkaError.TOPIC_EXCEPTION, "a b"),
+        (rd.NewTopic("ok", 0, 1), KafkaError.INVALID_PARTITIONS, "0 partitions"),
+        (rd.NewTopic("ok", 1, 3), KafkaError.INVALID_REPLICATION_FACTOR, "1 available broker"),
         (
-            NewTopic("ok", 1, replica_assignment=[[99]]),
+            rd.NewTopic("ok", 1, replica_assignment=[[99]]),
             KafkaError.INVALID_REPLICA_ASSIGNMENT,
             "broker 99",
         ),
         (
-            NewTopic("ok", 1, 1, config={"retention.ms": "soon"}),
+            rd.NewTopic("ok", 1, 1, config={"retention.ms": "soon"}),
             KafkaError.INVALID_CONFIG,
             "retention.ms",
         ),
-        (NewTopic("ok", 1, 1, config={"retension.ms": "1"}), KafkaError.INVALID_CONFIG, "mean"),
+        (rd.NewTopic("ok", 1, 1, config={"retension.ms": "1"}), KafkaError.INVALID_CONFIG, "mean"),
         (
-            NewTopic("ok", 20_000, 1),
+            rd.NewTopic("ok", 20_000, 1),
             KafkaError.POLICY_VIOLATION,
             "penstock.partitions.per.request.max",
         ),
     ],
 )
 def test_a_topic_that_cannot_be_created_is_refused_with_a_code_and_a_reason(
-    admin: AdminClient, topic: NewTopic, code: int, said: str
+    admin: Admin, topic: Any, code: int, said: str
 ) -> None:
     error = refusal(lambda: create(admin, topic))
     assert error.code() == code
     assert said in error.str()
 
 
-def test_a_topic_that_exists_is_not_created_again(admin: AdminClient, topic: str) -> None:
-    error = refusal(lambda: create(admin, NewTopic(topic, 1, 1)))
+def test_a_topic_that_exists_is_not_created_again(admin: Admin, topic: str) -> None:
+    error = refusal(lambda: create(admin, rd.NewTopic(topic, 1, 1)))
     assert error.code() == KafkaError.TOPIC_ALREADY_EXISTS
     assert topic in error.str()
 
 
-def test_a_topic_that_does_not_exist_is_neither_described_nor_deleted(admin: AdminClient) -> None:
+def test_a_topic_that_does_not_exist_is_neither_described_nor_deleted(admin: Admin) -> None:
     name = fresh()
     described = refusal(lambda: done(admin.describe_topics(TopicCollection([name]))))
     deleted = refusal(lambda: done(admin.delete_topics([name])))
@@ -168,42 +155,40 @@ def test_a_topic_that_does_not_exist_is_neither_described_nor_deleted(admin: Adm
 # partitions and records
 
 
-def test_a_topic_grows_and_never_shrinks(admin: AdminClient, topic: str) -> None:
-    done(admin.create_partitions([NewPartitions(topic, 5)]))
+def test_a_topic_grows_and_never_shrinks(admin: Admin, topic: str) -> None:
+    done(admin.create_partitions([rd.NewPartitions(topic, 5)]))
     assert len(admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions) == 5
-    error = refusal(lambda: done(admin.create_partitions([NewPartitions(topic, 3)])))
+    error = refusal(lambda: done(admin.create_partitions([rd.NewPartitions(topic, 3)])))
     assert error.code() == KafkaError.INVALID_PARTITIONS
     assert "5 partitions" in error.str()
 
 
-def test_records_are_deleted_up_to_an_offset(
-    admin: AdminClient, broker: Broker, topic: str
-) -> None:
+def test_records_are_deleted_up_to_an_offset(admin: Admin, broker: Broker, topic: str) -> None:
     CONFLUENT.produce(broker.bootstrap, topic, [Sent(None, b"x")] * 10, "none")
     deleted = done(admin.delete_records([TopicPartition(topic, 0, 4)]))
     assert deleted.low_watermark == 4
 
-    earliest = done(admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.earliest()}))
+    earliest = done(admin.list_offsets({TopicPartition(topic, 0): rd.OffsetSpec.earliest()}))
     assert earliest.offset == 4
     everything = done(admin.delete_records([TopicPartition(topic, 0, confluent_kafka.OFFSET_END)]))
     assert everything.low_watermark == 10
 
 
-def test_records_that_do_not_exist_cannot_be_deleted(admin: AdminClient, topic: str) -> None:
+def test_records_that_do_not_exist_cannot_be_deleted(admin: Admin, topic: str) -> None:
     error = refusal(lambda: done(admin.delete_records([TopicPartition(topic, 0, 5)])))
     assert error.code() == KafkaError.OFFSET_OUT_OF_RANGE
 
 
 def test_offsets_are_listed_for_both_ends_and_for_a_time(
-    admin: AdminClient, broker: Broker, topic: str
+    admin: Admin, broker: Broker, topic: str
 ) -> None:
     messages = [Sent(None, b"%d" % n, timestamp_ms=1000 + n) for n in range(10)]
     CONFLUENT.produce(broker.bootstrap, topic, messages, "none")
     for spec, offset in (
-        (OffsetSpec.earliest(), 0),
-        (OffsetSpec.latest(), 10),
-        (OffsetSpec.max_timestamp(), 9),
-        (OffsetSpec.for_timestamp(1005), 5),
+        (rd.OffsetSpec.earliest(), 0),
+        (rd.OffsetSpec.latest(), 10),
+        (rd.OffsetSpec.max_timestamp(), 9),
+        (rd.OffsetSpec.for_timestamp(1005), 5),
     ):
         assert done(admin.list_offsets({TopicPartition(topic, 0): spec})).offset == offset
 
@@ -211,56 +196,58 @@ def test_offsets_are_listed_for_both_ends_and_for_a_time(
 # settings
 
 
-def test_single_settings_are_set_extended_cut_and_deleted(admin: AdminClient, topic: str) -> None:
+def test_single_settings_are_set_extended_cut_and_deleted(admin: Admin, topic: str) -> None:
     change(
         admin,
         topic,
-        entry("retention.ms", "1000", AlterConfigOpType.SET),
-        entry("cleanup.policy", "compact", AlterConfigOpType.APPEND),
+        entry("retention.ms", "1000", rd.AlterConfigOpType.SET),
+        entry("cleanup.policy", "compact", rd.AlterConfigOpType.APPEND),
     )
-    found = configs(admin, ResourceType.TOPIC, topic)
+    found = configs(admin, rd.ResourceType.TOPIC, topic)
     assert found["retention.ms"].value == "1000"
-    assert found["retention.ms"].source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    assert found["retention.ms"].source == rd.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
     assert set(found["cleanup.policy"].value.split(",")) == {"compact", "delete"}
 
-    change(admin, topic, entry("cleanup.policy", "compact", AlterConfigOpType.SUBTRACT))
+    change(admin, topic, entry("cleanup.policy", "compact", rd.AlterConfigOpType.SUBTRACT))
     change(
         admin,
         topic,
-        ConfigEntry("retention.ms", None, incremental_operation=AlterConfigOpType.DELETE),
+        rd.ConfigEntry("retention.ms", None, incremental_operation=rd.AlterConfigOpType.DELETE),
     )
-    found = configs(admin, ResourceType.TOPIC, topic)
+    found = configs(admin, rd.ResourceType.TOPIC, topic)
     assert (found["retention.ms"].value, found["cleanup.policy"].value) == ("604800000", "delete")
     assert found["retention.ms"].is_default
 
 
 @pytest.mark.filterwarnings("ignore:alter_configs has been deprecated")
-def test_settings_are_replaced_as_a_whole(admin: AdminClient, topic: str) -> None:
-    change(admin, topic, entry("retention.ms", "1000", AlterConfigOpType.SET))
-    resource = ConfigResource(ResourceType.TOPIC, topic, set_config={"segment.bytes": "100000"})
+def test_settings_are_replaced_as_a_whole(admin: Admin, topic: str) -> None:
+    change(admin, topic, entry("retention.ms", "1000", rd.AlterConfigOpType.SET))
+    resource = rd.ConfigResource(
+        rd.ResourceType.TOPIC, topic, set_config={"segment.bytes": "100000"}
+    )
     done(admin.alter_configs([resource]))
-    found = configs(admin, ResourceType.TOPIC, topic)
+    found = configs(admin, rd.ResourceType.TOPIC, topic)
     assert (found["segment.bytes"].value, found["retention.ms"].value) == ("100000", "604800000")
 
 
-def test_settings_have_synonyms(admin: AdminClient, topic: str) -> None:
-    found = configs(admin, ResourceType.TOPIC, topic)["max.message.bytes"]
+def test_settings_have_synonyms(admin: Admin, topic: str) -> None:
+    found = configs(admin, rd.ResourceType.TOPIC, topic)["max.message.bytes"]
     assert "message.max.bytes" in found.synonyms
 
 
-def test_a_broker_shows_and_changes_its_settings(admin: AdminClient) -> None:
+def test_a_broker_shows_and_changes_its_settings(admin: Admin) -> None:
     (broker_id,) = admin.list_topics(timeout=PATIENCE_S).brokers
-    before = configs(admin, ResourceType.BROKER, str(broker_id))
+    before = configs(admin, rd.ResourceType.BROKER, str(broker_id))
     assert before["log.dirs"].is_read_only
     setting = "log.cleaner.backoff.ms"
     change(
         admin,
         str(broker_id),
-        entry(setting, "20000", AlterConfigOpType.SET),
-        kind=ResourceType.BROKER,
+        entry(setting, "20000", rd.AlterConfigOpType.SET),
+        kind=rd.ResourceType.BROKER,
     )
-    after = configs(admin, ResourceType.BROKER, str(broker_id))[setting]
-    assert (after.value, after.source) == ("20000", ConfigSource.DYNAMIC_BROKER_CONFIG.value)
+    after = configs(admin, rd.ResourceType.BROKER, str(broker_id))[setting]
+    assert (after.value, after.source) == ("20000", rd.ConfigSource.DYNAMIC_BROKER_CONFIG.value)
 
 
 @pytest.mark.parametrize(
@@ -272,17 +259,17 @@ def test_a_broker_shows_and_changes_its_settings(admin: AdminClient) -> None:
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(
-    admin: AdminClient, topic: str, setting: str, value: str, code: int
+    admin: Admin, topic: str, setting: str, value: str, code: int
 ) -> None:
-    error = refusal(lambda: change(admin, topic, entry(setting, value, AlterConfigOpType.SET)))
+    error = refusal(lambda: change(admin, topic, entry(setting, value, rd.AlterConfigOpType.SET)))
     assert error.code() == code
     assert setting in error.str()
 
 
-def test_a_setting_that_needs_a_restart_is_not_changed(admin: AdminClient) -> None:
+def test_a_setting_that_needs_a_restart_is_not_changed(admin: Admin) -> None:
     (broker_id,) = admin.list_topics(timeout=PATIENCE_S).brokers
-    read_only = entry("log.dirs", "elsewhere", AlterConfigOpType.SET)
-    error = refusal(lambda: change(admin, str(broker_id), read_only, kind=ResourceType.BROKER))
+    read_only = entry("log.dirs", "elsewhere", rd.AlterConfigOpType.SET)
+    error = refusal(lambda: change(admin, str(broker_id), read_only, kind=rd.ResourceType.BROKER))
     assert error.code() == KafkaError.INVALID_REQUEST
     assert "restart" in error.str()
 
@@ -290,7 +277,7 @@ def test_a_setting_that_needs_a_restart_is_not_changed(admin: AdminClient) -> No
 # the cluster
 
 
-def test_the_cluster_is_described(admin: AdminClient, broker: Broker) -> None:
+def test_the_cluster_is_described(admin: Admin, broker: Broker) -> None:
     described = admin.describe_cluster(include_authorized_operations=True).result(PATIENCE_S)
     (node,) = described.nodes
     assert f"{node.host}:{node.port}" == broker.bootstrap
@@ -299,7 +286,7 @@ def test_the_cluster_is_described(admin: AdminClient, broker: Broker) -> None:
     assert described.authorized_operations
 
 
-def test_leaders_that_lead_need_no_election(admin: AdminClient, topic: str) -> None:
+def test_leaders_that_lead_need_no_election(admin: Admin, topic: str) -> None:
     partition = TopicPartition(topic, 0)
     result = admin.elect_leaders(ElectionType.PREFERRED, [partition]).result(PATIENCE_S)
     assert result[partition].code() == KafkaError.ELECTION_NOT_NEEDED
@@ -307,26 +294,27 @@ def test_leaders_that_lead_need_no_election(admin: AdminClient, topic: str) -> N
     assert everywhere == {}
 
 
-def test_rules_are_refused_without_an_authorizer(admin: AdminClient) -> None:
-    everything = AclBindingFilter(
-        ResourceType.ANY,
-        None,
-        ResourcePatternType.ANY,
-        None,
-        None,
-        AclOperation.ANY,
-        AclPermissionType.ANY,
+def test_rules_are_refused_without_an_authorizer(admin: Admin) -> None:
+    rule = rd.AclBinding(
+        rd.ResourceType.TOPIC,
+        "orders",
+        rd.ResourcePatternType.LITERAL,
+        "User:ann",
+        "*",
+        rd.AclOperation.READ,
+        rd.AclPermissionType.ALLOW,
     )
-    error = refusal(lambda: admin.describe_acls(everything).result(PATIENCE_S))
+    error = refusal(lambda: done(admin.create_acls([rule])))
     assert error.code() == KafkaError.SECURITY_DISABLED
+    assert "authorizer" in error.str()
 
 
-def test_unknown_users_have_no_credentials(admin: AdminClient) -> None:
+def test_unknown_users_have_no_credentials(admin: Admin) -> None:
     error = refusal(lambda: done(admin.describe_user_scram_credentials(["nobody"])))
     assert error.code() == KafkaError.RESOURCE_NOT_FOUND
 
 
-def test_there_are_no_groups_yet(admin: AdminClient) -> None:
+def test_there_are_no_groups_yet(admin: Admin) -> None:
     listed = admin.list_consumer_groups().result(PATIENCE_S)
     assert (listed.errors, [group.group_id for group in listed.valid]) == ([], [])
 

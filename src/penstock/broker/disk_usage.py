@@ -26,19 +26,18 @@ async def disk_usage(replicas: Replicas, partitions: Iterable[Partition]) -> Dis
     usage = DiskUsage(replicas.directory.path)
     if replicas.unable is not None and not isinstance(replicas.unable, DiskFull):
         raise replicas.unable
-    closed: list[TopicPartition] = []
+    closed: dict[TopicPartition, str] = {}
     for partition in partitions:
         if not partition.is_open:
-            closed.append(partition.name)
+            closed[partition.name] = replicas.directory.partition_path(*partition.name)
         elif partition.failure is None:
             usage.sizes_bytes[partition.name] = partition.log.size_bytes
 
     def measure(usage: DiskUsage) -> None:
         try:
             usage.room = room(usage.path)
-            for name in closed:
-                directory = f"{usage.path}/{name.topic}/partition-{name.partition}"
-                usage.sizes_bytes[name] = log_size_bytes(directory)
+            for name, path in closed.items():
+                usage.sizes_bytes[name] = log_size_bytes(path)
         except StorageFault as fault:
             usage.failure = fault
 
