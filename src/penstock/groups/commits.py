@@ -1,0 +1,268 @@
+"""OffsetCommit, OffsetFetch, OffsetDelete and the end of old offsets: who may, what it writes, what it answers."""
+
+from typing import Final, TypeAlias
+
+from penstock.groups.consumer import ConsumerGroup, ConsumerMember
+from penstock.groups.offsets import (
+    Committed,
+    Offsets,
+    decode_offset,
+    encode_offset,
+    encode_offset_key,
+)
+from penstock.groups.state import ClassicGroup, State
+from penstock.model.errors import BrokerError, ErrorCode
+from penstock.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from penstock.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from penstock.wire.messages.offset_fetch import (
+    OffsetFetchRequestGroup,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+
+Group: TypeAlias = ClassicGroup | ConsumerGroup
+Records: TypeAlias = list[tuple[bytes, bytes | None]]
+
+_CONSUMER_COMMIT_FROM: Final = 9
+_NOT_FOUND_FROM: Final = 9
+_NONE: Final = ErrorCode.NONE
+
+
+# Commit ------------------------------------------------------------------------------------------
+
+
+def check_unknown_group(request: OffsetCommitRequest, version: int) -> None:
+    """A group that does not exist can be committed for, but not by one of its members."""
+    if request.generation_id_or_member_epoch >= 0:
+        code = (
+            ErrorCode.GROUP_ID_NOT_FOUND
+            if version >= _NOT_FOUND_FROM
+            else ErrorCode.ILLEGAL_GENERATION
+        )
+        raise BrokerError(f"group '{request.group_id}' does not exist", code)
+
+
+def check_commit(group: Group, request: OffsetCommitRequest, version: int) -> None:
+    """Only a member of the current generation may commit; without members, anyone may."""
+    generation = request.generation_id_or_member_epoch
+    if isinstance(group, ConsumerGroup):
+        if generation < 0 and group.is_empty:
+            return
+        member = group.members.get(request.member_id)
+        if member is not None and not member.is_classic and version < _CONSUMER_COMMIT_FROM:
+            raise BrokerError(
+                f"a member of a consumer group needs OffsetCommit v{_CONSUMER_COMMIT_FROM}",
+                ErrorCode.UNSUPPORTED_VERSION,
+            )
+        _check_epoch(group, member, generation)
+        return
+    if generation < 0 and group.state is State.EMPTY:
+        return
+    if generation < 0 and not request.member_id and request.group_instance_id is None:
+        code = ErrorCode.UNKNOWN_MEMBER_ID  # offsets set from outside, while members are at work
+    else:
+        code = group.refusal(request.member_id, request.group_instance_id)
+        if not code and generation != group.generation:
+            code = ErrorCode.ILLEGAL_GENERATION
+    if not code and group.state is State.COMPLETING:
+        code = ErrorCode.REBALANCE_IN_PROGRESS
+    if code:
+        raise BrokerError(f"group '{group.id}' is {group.state.value}: {code.name}", code)
+
+
+def _check_epoch(group: ConsumerGroup, member: ConsumerMember | None, epoch: int) -> None:
+    if member is None:
+        raise BrokerError(
+            f"only members of group '{group.id}' can commit", ErrorCode.UNKNOWN_MEMBER_ID
+        )
+    if epoch != member.epoch:
+        raise BrokerError(
+            f"member '{member.id}' is at epoch {member.epoch}, not {epoch}",
+            ErrorCode.ILLEGAL_GENERATION if member.is_classic else ErrorCode.STALE_MEMBER_EPOCH,
+        )
+
+
+def commit(
+    offsets: Offsets, request: OffsetCommitRequest, *, wall_ms: int, max_metadata_bytes: int
+) -> tuple[OffsetCommitResponse, Records]:
+    """Take the offsets over; what is returned is to be written, and answered when it is."""
+    group, written = request.group_id, []
+    topics = []
+    retention_ms = request.retention_time_ms
+    expire_ms = -1 if retention_ms == -1 else wall_ms + retention_ms
+    for topic in request.topics:
+        name = topic.name
+        answers = []
+        for asked in topic.partitions:
+            text = asked.committed_metadata or ""
+            if len(text) > max_metadata_bytes:
+                answers.append(_refused(asked, ErrorCode.OFFSET_METADATA_TOO_LARGE))
+                continue
+            index = asked.partition_index
+            value = encode_offset(
+                Committed(
+                    asked.committed_offset,
+                    asked.committed_leader_epoch,
+                    text,
+                    wall_ms,
+                    expire_ms,
+                )
+            )
+            offsets.put(group, name, index, value)
+            written.append((encode_offset_key(group, name, index), value))
+            answers.append(OffsetCommitResponsePartition(partition_index=index))
+        topics.append(
+            OffsetCommitResponseTopic(name=name, topic_id=topic.topic_id, partitions=answers)
+        )
+    return OffsetCommitResponse(topics=topics), list[tuple[bytes, bytes | None]](written)
+
+
+def _refused(asked: OffsetCommitRequestPartition, code: ErrorCode) -> OffsetCommitResponsePartition:
+    return OffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code)
+
+
+# Fetch -------------------------------------------------------------------------------------------
+
+
+def fetch(
+    offsets: Offsets, group: Group | None, asked: OffsetFetchRequestGroup, *, require_stable: bool
+) -> OffsetFetchResponseGroup:
+    """A group that is not known has no offsets, which is no error."""
+    if isinstance(group, ConsumerGroup) and (
+        asked.member_id is not None or asked.member_epoch >= 0
+    ):
+        try:
+            _check_epoch(group, group.members.get(asked.member_id or ""), asked.member_epoch)
+        except BrokerError as error:
+            return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error.code)
+    group_id = asked.group_id
+    if asked.topics is None:
+        wanted = [(t, sorted(known)) for t, known in sorted(offsets.of_group(group_id).items())]
+    else:
+        wanted = [(topic.name, topic.partition_indexes) for topic in asked.topics]
+    topics = [
+        OffsetFetchResponseTopics(
+            name=name,
+            partitions=[
+                _position(offsets, group_id, name, index, require_stable=require_stable)
+                for index in indexes
+            ],
+        )
+        for name, indexes in wanted
+    ]
+    return OffsetFetchResponseGroup(group_id=group_id, topics=topics)
+
+
+def _position(
+    offsets: Offsets, group: str, topic: str, index: int, *, require_stable: bool
+) -> OffsetFetchResponsePartitions:
+    if require_stable and offsets.is_unstable(group, topic, index):
+        code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+        return OffsetFetchResponsePartitions(
+            partition_index=index, committed_offset=-1, error_code=code
+        )
+    value = offsets.get(group, topic, index)
+    if value is None:
+        return OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1)
+    found = decode_offset(value)
+    return OffsetFetchResponsePartitions(
+        partition_index=index,
+        committed_offset=found.offset,
+        committed_leader_epoch=found.leader_epoch,
+        metadata=found.metadata,
+    )
+
+
+# Delete ------------------------------------------------------------------------------------------
+
+
+def delete(
+    offsets: Offsets, group: Group | None, request: OffsetDeleteRequest
+) -> tuple[OffsetDeleteResponse, Records]:
+    if group is None:
+        return OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND), []
+    if isinstance(group, ClassicGroup) and not group.is_empty and not group.is_consumer:
+        return OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP), []
+    written: Records = []
+    topics = []
+    for topic in request.topics:
+        subscribed = is_subscribed(group, topic.name)
+        code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else _NONE
+        answers = []
+        for asked in topic.partitions:
+            index = asked.partition_index
+            answers.append(OffsetDeleteResponsePartition(partition_index=index, error_code=code))
+            if not subscribed:
+                written += forget(offsets, group.id, topic.name, index)
+        topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=answers))
+    return OffsetDeleteResponse(topics=topics), written
+
+
+def forget(offsets: Offsets, group: str, topic: str, index: int) -> Records:
+    """Drop one position, if there is one, and say what to write for that."""
+    unstable = offsets.is_unstable(group, topic, index)
+    if offsets.get(group, topic, index) is None and not unstable:
+        return []
+    offsets.drop(group, topic, index)
+    offsets.drop_pending((group, topic, index))
+    return [(encode_offset_key(group, topic, index), None)]
+
+
+def forget_all(offsets: Offsets, group: str) -> Records:
+    positions = [(t, index) for t, known in offsets.of_group(group).items() for index in known]
+    return [record for topic, index in positions for record in forget(offsets, group, topic, index)]
+
+
+def is_subscribed(group: Group, topic: str) -> bool:
+    """What is not known counts as subscribed, where someone could be."""
+    if isinstance(group, ConsumerGroup):
+        return topic in group.subscribed
+    if group.subscribed is None:
+        return group.is_consumer
+    return topic in group.subscribed
+
+
+# Expiry ------------------------------------------------------------------------------------------
+
+
+def expire(
+    offsets: Offsets, group: Group, *, now_ms: int, wall_ms: int, retention_ms: int
+) -> Records:
+    """Drop what nobody has needed for the retention time, and say what to write for that.
+
+    An empty group's offsets live on from the moment it became empty; those of topics that no member
+    subscribes to any more, and those of simple consumers, from their last commit.
+    """
+    since_ms = None  # by the monotonic clock; None: from the commit
+    if isinstance(group, ClassicGroup):
+        if group.protocol_type is not None and group.is_empty:
+            since_ms = group.since_ms
+        elif not group.is_empty and not (group.is_consumer and group.state is State.STABLE):
+            return []
+    written: Records = []
+    for topic, known in list(offsets.of_group(group.id).items()):
+        if is_subscribed(group, topic):
+            continue
+        for index, value in list(known.items()):
+            found = decode_offset(value)
+            if found.expire_ms != -1:
+                over = wall_ms >= found.expire_ms
+            elif since_ms is not None:
+                over = now_ms - since_ms >= retention_ms
+            else:
+                over = wall_ms - found.commit_ms >= retention_ms
+            if over and not offsets.is_unstable(group.id, topic, index):
+                written += forget(offsets, group.id, topic, index)
+    return written

@@ -1,0 +1,185 @@
+"""Committed offsets. What is kept for each is the very value that is in the log: small, and ready to be read back.
+
+An offset that a transaction has committed but not yet ended is unstable: it is not the group's position
+yet, and who insists on a stable one must wait.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from struct import Struct
+from typing import Final, NamedTuple
+
+from penstock.groups.records import OffsetCommitKey, OffsetCommitValue, UnknownRecord, decode_value
+
+_VERSION: Final = Struct(">h")
+_KEY_HEAD: Final = Struct(">hh")  # type, length of the group's name
+_KEY_TAIL: Final = Struct(">i")
+_V3_HEAD: Final = Struct(">hqih")  # version, offset, leader epoch, length of the text
+_V1_HEAD: Final = Struct(">hqh")
+_TIME: Final = Struct(">q")
+_TWO_TIMES: Final = Struct(">qq")
+_KEY_TYPE: Final = 1
+_NO_KEY: Final = OffsetCommitKey()
+_KNOWN_VERSIONS: Final = OffsetCommitValue.versions
+
+
+class Committed(NamedTuple):
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_ms: int = -1  # wall time
+    expire_ms: int = -1  # asked for by the client itself (OffsetCommit v2 to v4)
+
+
+def encode_offset_key(group: str, topic: str, partition: int) -> bytes:
+    name, title = group.encode(), topic.encode()
+    return b"".join(
+        (
+            _KEY_HEAD.pack(_KEY_TYPE, len(name)),
+            name,
+            _VERSION.pack(len(title)),
+            title,
+            _KEY_TAIL.pack(partition),
+        )
+    )
+
+
+def encode_offset(committed: Committed) -> bytes:
+    offset, leader_epoch, metadata, commit_ms, expire_ms = committed
+    text = metadata.encode()
+    if expire_ms != -1:
+        head = _V1_HEAD.pack(1, offset, len(text))
+        return head + text + _TWO_TIMES.pack(commit_ms, expire_ms)
+    return _V3_HEAD.pack(3, offset, leader_epoch, len(text)) + text + _TIME.pack(commit_ms)
+
+
+def decode_offset(value: bytes) -> Committed:
+    if value[:2] == b"\x00\x03":
+        _, offset, leader_epoch, size = _V3_HEAD.unpack_from(value)
+        end = _V3_HEAD.size + size
+        text = value[_V3_HEAD.size : end].decode()
+        return Committed(offset, leader_epoch, text, _TIME.unpack_from(value, end)[0])
+    found = decode_value(_NO_KEY, value)
+    assert isinstance(found, OffsetCommitValue)
+    return Committed(
+        found.offset,
+        found.leader_epoch,
+        found.metadata,
+        found.commit_timestamp,
+        found.expire_timestamp,
+    )
+
+
+def check_version(value: bytes) -> None:
+    """Raise for a value that could not be read back later."""
+    version = _VERSION.unpack_from(value)[0] if len(value) >= _VERSION.size else -1
+    if version not in _KNOWN_VERSIONS:
+        raise UnknownRecord(
+            f"an OffsetCommitValue of version {version}; "
+            f"this version knows up to {_KNOWN_VERSIONS[-1]}"
+        )
+
+
+Position = tuple[str, str, int]  # group, topic, partition
+Partitions = dict[int, bytes]
+
+
+class Offsets:
+    """The offsets of one shard's groups."""
+
+    __slots__ = ("_groups", "_pending", "_unstable", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._groups: dict[str, dict[str, Partitions]] = {}
+        self._pending: dict[int, dict[Position, bytes | None]] = {}  # by producer
+        self._unstable: dict[Position, int] = {}  # in how many transactions
+
+    def groups(self) -> Iterable[str]:
+        return self._groups.keys()
+
+    @property
+    def has_unstable(self) -> bool:
+        return bool(self._unstable)
+
+    def has_group(self, group: str) -> bool:
+        return group in self._groups or any(position[0] == group for position in self._unstable)
+
+    def of_group(self, group: str) -> Mapping[str, Mapping[int, bytes]]:
+        return self._groups.get(group, {})
+
+    def get(self, group: str, topic: str, partition: int) -> bytes | None:
+        return self._groups.get(group, {}).get(topic, {}).get(partition)
+
+    def partitions(self, group: str, topic: str) -> Partitions:
+        """The values by partition, to be filled by whoever reads the log; ends with `recount`."""
+        return self._groups.setdefault(group, {}).setdefault(topic, {})
+
+    def recount(self) -> None:
+        """Drop what is empty and count the rest, after `partitions` was used."""
+        self.count = 0
+        for group, topics in list(self._groups.items()):
+            for topic, partitions in list(topics.items()):
+                self.count += len(partitions)
+                if not partitions:
+                    del topics[topic]
+            if not topics:
+                del self._groups[group]
+
+    def put(self, group: str, topic: str, partition: int, value: bytes) -> None:
+        partitions = self._groups.setdefault(group, {}).setdefault(topic, {})
+        self.count += partition not in partitions
+        partitions[partition] = value
+        if self._unstable:
+            self.supersede((group, topic, partition))
+
+    def drop(self, group: str, topic: str, partition: int) -> None:
+        topics = self._groups.get(group, {})
+        partitions = topics.get(topic, {})
+        if partitions.pop(partition, None) is None:
+            return
+        self.count -= 1
+        if not partitions:
+            del topics[topic]
+            if not topics:
+                del self._groups[group]
+
+    def of_topic(self, topic: str) -> Iterator[Position]:
+        """Everyone's positions in a topic."""
+        for group, topics in self._groups.items():
+            for partition in topics.get(topic, ()):
+                yield group, topic, partition
+
+    # Transactions ------------------------------------------------------------------------------
+
+    def put_pending(self, producer_id: int, position: Position, value: bytes) -> None:
+        """Committed within a transaction: it counts only when that is committed itself."""
+        pending = self._pending.setdefault(producer_id, {})
+        if position not in pending:
+            self._unstable[position] = self._unstable.get(position, 0) + 1
+        pending[position] = value
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        for position, value in self._pending.pop(producer_id, {}).items():
+            self._unstable[position] -= 1
+            if not self._unstable[position]:
+                del self._unstable[position]
+            if committed and value is not None:
+                self.put(*position, value)
+
+    def is_unstable(self, group: str, topic: str, partition: int) -> bool:
+        return bool(self._unstable) and (group, topic, partition) in self._unstable
+
+    def drop_pending(self, position: Position) -> None:
+        for producer_id in list(self._pending):
+            pending = self._pending[producer_id]
+            if position in pending:
+                del pending[position]
+                self._unstable[position] -= 1
+                if not self._unstable[position]:
+                    del self._unstable[position]
+
+    def supersede(self, position: Position) -> None:
+        """A later commit outside of any transaction stands, however the transactions end."""
+        for pending in self._pending.values():
+            if position in pending:
+                pending[position] = None

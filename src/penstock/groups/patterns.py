@@ -1,0 +1,394 @@
+"""Regular expressions over topic names, in RE2's syntax and with RE2's promise: linear time, whatever the pattern.
+
+A pattern comes from a client and runs on the event loop, so backtracking is out of the question. A topic
+name has 65 possible characters, so a pattern becomes an automaton over them, made as names need it.
+"""
+
+from collections.abc import Set
+from typing import Final, NamedTuple
+
+from penstock.model.errors import BrokerError, ErrorCode
+
+LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+DIGITS: Final = frozenset("0123456789")
+ALPHABET: Final = LETTERS | DIGITS | frozenset("._-")  # of topic names
+MAX_REPEAT: Final = 1000  # as in RE2
+MAX_STEPS: Final = 10_000  # size of a compiled pattern
+_MAX_STATES: Final = 2000  # of the automaton that are remembered
+_MAX_NESTING: Final = 100
+_WORD: Final = LETTERS | DIGITS | {"_"}
+_NOTHING: Final[frozenset[str]] = frozenset()
+_ESCAPED: Final = {
+    "d": DIGITS,
+    "D": ALPHABET - DIGITS,
+    "w": _WORD & ALPHABET,
+    "W": ALPHABET - _WORD,
+    "s": _NOTHING,
+    "S": ALPHABET,
+}
+_POSIX: Final = {
+    "alnum": LETTERS | DIGITS,
+    "alpha": LETTERS,
+    "digit": DIGITS,
+    "lower": frozenset(c for c in LETTERS if c.islower()),
+    "upper": frozenset(c for c in LETTERS if c.isupper()),
+    "punct": frozenset("._-"),
+    "word": _WORD & ALPHABET,
+    "xdigit": DIGITS | frozenset("abcdefABCDEF"),
+    "space": _NOTHING,
+}
+
+
+class InvalidPattern(BrokerError):
+    code = ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+# What a pattern says: a tree -------------------------------------------------------------------
+
+
+class Chars(NamedTuple):
+    chars: frozenset[str]
+
+
+class Edge(NamedTuple):
+    at_end: bool
+
+
+class Sequence(NamedTuple):
+    parts: "tuple[Node, ...]"
+
+
+class Choice(NamedTuple):
+    parts: "tuple[Node, ...]"
+
+
+class Repeat(NamedTuple):
+    part: "Node"
+    least: int
+    most: int | None
+
+
+Node = Chars | Edge | Sequence | Choice | Repeat
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.position = 0
+        self.ignore_case = False
+        self.nesting = 0
+
+    def parse(self) -> Node:
+        node = self._choice()
+        if self.position < len(self.text):
+            raise self._wrong("an unmatched )")
+        return node
+
+    def _wrong(self, what: str) -> InvalidPattern:
+        return InvalidPattern(f"pattern {self.text!r} has {what} at position {self.position}")
+
+    def _peek(self) -> str:
+        return self.text[self.position : self.position + 1]
+
+    def _take(self) -> str:
+        char = self._peek()
+        if not char:
+            raise self._wrong("no end")
+        self.position += 1
+        return char
+
+    def _skip(self, expected: str) -> bool:
+        found = self.text.startswith(expected, self.position)
+        if found:
+            self.position += len(expected)
+        return found
+
+    def _choice(self) -> Node:
+        parts = [self._sequence()]
+        while self._skip("|"):
+            parts.append(self._sequence())
+        return parts[0] if len(parts) == 1 else Choice(tuple(parts))
+
+    def _sequence(self) -> Node:
+        parts: list[Node] = []
+        while self._peek() not in ("", "|", ")"):
+            parts.append(self._repeated(self._atom()))
+        return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
+
+    def _repeated(self, node: Node) -> Node:
+        while True:
+            match self._peek():
+                case "*":
+                    least, most = 0, None
+                case "+":
+                    least, most = 1, None
+                case "?":
+                    least, most = 0, 1
+                case "{" if (counts := self._counts()) is not None:
+                    least, most = counts
+                case _:
+                    return node
+            if self._take() and self._skip("+"):
+                raise self._wrong("a possessive repeat, which RE2 does not know,")
+            self._skip("?")  # lazy or greedy: a whole match is the same
+            node = Repeat(node, least, most)
+
+    def _counts(self) -> tuple[int, int | None] | None:
+        """{2}, {2,} or {2,5}, up to its closing brace; anything else is a literal brace."""
+        end = self.text.find("}", self.position)
+        least, comma, most = self.text[self.position + 1 : max(end, 0)].partition(",")
+        if end < 0 or not least.isdecimal() or not (most.isdecimal() or not most):
+            return None
+        self.position = end
+        low = int(least)
+        high = low if not comma else int(most) if most else None
+        if max(low, high or 0) > MAX_REPEAT or (high is not None and high < low):
+            raise self._wrong(f"a repeat count outside 0 to {MAX_REPEAT}")
+        return low, high
+
+    def _atom(self) -> Node:
+        match self._take():
+            case "(":
+                return self._group()
+            case "[":
+                return Chars(self._class())
+            case ".":
+                return Chars(ALPHABET)
+            case "^":
+                return Edge(at_end=False)
+            case "$":
+                return Edge(at_end=True)
+            case "\\":
+                return self._escape()
+            case "*" | "+" | "?" as char:
+                self.position -= 1
+                raise self._wrong(f"nothing to repeat before {char}")
+            case char:
+                return self._literal(char)
+
+    def _literal(self, char: str) -> Chars:
+        chars = {char, char.swapcase()} if self.ignore_case else {char}
+        return Chars(ALPHABET & chars)
+
+    def _escape(self) -> Node:
+        char = self._take()
+        if char == "A":
+            return Edge(at_end=False)
+        if char == "z":
+            return Edge(at_end=True)
+        if char == "Q":
+            end = self.text.find("\\E", self.position)
+            stop = len(self.text) if end < 0 else end
+            quoted = self.text[self.position : stop]
+            self.position = stop if end < 0 else stop + 2
+            return Sequence(tuple(self._literal(c) for c in quoted))
+        chars = self._escaped_set(char)
+        return Chars(chars) if chars is not None else self._literal(char)
+
+    def _escaped_set(self, char: str) -> frozenset[str] | None:
+        """What \\d and the like stand for; None: the character itself."""
+        if char in _ESCAPED:
+            return _ESCAPED[char]
+        if char.isalnum():
+            raise self._wrong(f"\\{char}, which is not supported,")
+        return None
+
+    def _group(self) -> Node:
+        self.nesting += 1
+        if self.nesting > _MAX_NESTING:
+            raise self._wrong(f"groups nested deeper than {_MAX_NESTING}")
+        outer_case = self.ignore_case
+        if self._skip("?") and self._group_kind():
+            self.nesting -= 1
+            return Sequence(())
+        node = self._choice()
+        if not self._skip(")"):
+            raise self._wrong("a group without )")
+        self.ignore_case = outer_case
+        self.nesting -= 1
+        return node
+
+    def _group_kind(self) -> bool:
+        """After `(?`: true when it only sets flags for what follows, and is at its end."""
+        if self._skip(":"):
+            return False
+        if self._skip("P<") or (
+            self._skip("<") and self._peek() not in ("=", "!")
+        ):  # a named group
+            end = self.text.find(">", self.position)
+            if not self.text[self.position : max(end, 0)].isidentifier():
+                raise self._wrong("a group with a bad name")
+            self.position = end + 1
+            return False
+        on = True
+        while self._peek() not in (":", ")"):
+            match self._take():
+                case "i":
+                    self.ignore_case = on
+                case "s" | "m" | "U":
+                    pass  # no difference: topic names have no lines, and matches are whole
+                case "-":
+                    on = False
+                case _:
+                    raise self._wrong("a kind of group that RE2 does not know")
+        return self._take() == ")"
+
+    def _class(self) -> frozenset[str]:
+        negated = self._skip("^")
+        chars: set[str] = set()
+        first = True
+        while first or self._peek() != "]":
+            first = False
+            chars |= self._class_item()
+        self._take()
+        if self.ignore_case:
+            chars |= {c.swapcase() for c in chars}
+        return ALPHABET - chars if negated else ALPHABET & chars
+
+    def _class_item(self) -> frozenset[str]:
+        if self._skip("[:"):
+            end = self.text.find(":]", self.position)
+            named = self.text[self.position : max(end, 0)]
+            found = _POSIX.get(named.removeprefix("^"))
+            if found is None:
+                raise self._wrong(f"an unknown class [:{named}:]")
+            self.position = end + 2
+            return ALPHABET - found if named.startswith("^") else found
+        low = self._take()
+        if low == "\\":
+            low = self._take()
+            chars = self._escaped_set(low)
+            if chars is not None:
+                return chars
+        if self._peek() != "-" or self.text[self.position + 1 : self.position + 2] in ("]", ""):
+            return frozenset(low)
+        self._take()
+        high = self._take()
+        if high == "\\":
+            high = self._take()
+        if high < low:
+            raise self._wrong(f"a range {low}-{high} that is the wrong way round")
+        return frozenset(c for c in ALPHABET if low <= c <= high)
+
+
+# What a pattern does: steps, and an automaton over sets of them -----------------------------------
+
+
+class _Step(NamedTuple):
+    chars: frozenset[str] | None  # consumes one of these, or nothing
+    edge: Edge | None  # passes only at this edge
+    then: tuple[int, ...]
+
+
+class _Compiler:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.steps: list[_Step] = []
+
+    def add(self, chars: frozenset[str] | None, edge: Edge | None, then: tuple[int, ...]) -> int:
+        if len(self.steps) >= MAX_STEPS:
+            raise InvalidPattern(f"pattern {self.text!r} is larger than {MAX_STEPS} steps")
+        self.steps.append(_Step(chars, edge, then))
+        return len(self.steps) - 1
+
+    def compile(self, node: Node, then: int) -> int:
+        """The step at which `node` begins, if `then` follows it."""
+        match node:
+            case Chars(chars):
+                return self.add(chars, None, (then,))
+            case Edge():
+                return self.add(None, node, (then,))
+            case Sequence(parts):
+                for part in reversed(parts):
+                    then = self.compile(part, then)
+                return then
+            case Choice(parts):
+                return self.add(None, None, tuple(self.compile(part, then) for part in parts))
+            case Repeat():
+                return self._repeat(node, then)
+
+    def _repeat(self, node: Repeat, then: int) -> int:
+        if node.most is None:
+            loop = self.add(None, None, ())
+            self.steps[loop] = _Step(None, None, (self.compile(node.part, loop), then))
+            then = loop
+        else:
+            end = then
+            for _ in range(node.most - node.least):
+                then = self.add(None, None, (self.compile(node.part, then), end))
+        for _ in range(node.least):
+            then = self.compile(node.part, then)
+        return then
+
+
+class Pattern:
+    """A compiled pattern. It matches whole names only."""
+
+    __slots__ = ("_accepts", "_end", "_members", "_numbers", "_rows", "_start", "_steps", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        compiler = _Compiler(text)
+        self._end = compiler.add(None, None, ())
+        start = compiler.compile(_Parser(text).parse(), self._end)
+        self._steps = compiler.steps
+        self._start = self._closure({start}, at_start=True)
+        self._forget()
+
+    def matches(self, name: str) -> bool:
+        state = 0
+        for char in name:
+            following = self._rows[state].get(char)
+            state = self._follow(state, char) if following is None else following
+        accepts = self._accepts[state]
+        if accepts is None:
+            accepts = self._accepts[state] = self._end in self._closure(
+                self._members[state], at_end=True
+            )
+        return accepts
+
+    def _forget(self) -> None:
+        self._numbers: dict[frozenset[int], int] = {}
+        self._members: list[frozenset[int]] = []  # of a state: the steps it stands for
+        self._rows: list[dict[str, int]] = []
+        self._accepts: list[bool | None] = []
+        self._number(self._start)
+
+    def _follow(self, state: int, char: str) -> int:
+        reached = {
+            self._steps[step].then[0]
+            for step in self._members[state]
+            if char in (self._steps[step].chars or ())
+        }
+        steps = self._closure(reached)
+        if len(self._rows) >= _MAX_STATES and steps not in self._numbers:
+            self._forget()
+            return self._number(steps)
+        number = self._rows[state][char] = self._number(steps)
+        return number
+
+    def _number(self, steps: frozenset[int]) -> int:
+        number = self._numbers.setdefault(steps, len(self._rows))
+        if number == len(self._rows):
+            self._members.append(steps)
+            self._rows.append({})
+            self._accepts.append(None)
+        return number
+
+    def _closure(
+        self, steps: Set[int], *, at_start: bool = False, at_end: bool = False
+    ) -> frozenset[int]:
+        """All steps that are reached without a character."""
+        seen = set(steps)
+        todo = list(steps)
+        while todo:
+            step = self._steps[todo.pop()]
+            if step.chars is not None:
+                continue
+            if step.edge is not None and not (at_end if step.edge.at_end else at_start):
+                continue
+            for following in step.then:
+                if following not in seen:
+                    seen.add(following)
+                    todo.append(following)
+        return frozenset(seen)
