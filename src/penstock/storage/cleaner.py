@@ -175,8 +175,11 @@ def _read(
     """The batches of one file, checksums unseen. Where no batch can be, the walk cannot go on."""
     position, wanted = 0, _CHUNK_BYTES
     while position < size_bytes:
-        chunk = memoryview(os.pread(fd, min(wanted, size_bytes - position), position))
-        pace.spend(len(chunk))
+        wanted = min(wanted, size_bytes - position)
+        chunk = memoryview(os.pread(fd, wanted, position))
+        if len(chunk) < wanted:
+            raise StorageFault(f"{path}: ends at byte {position + len(chunk)}, not {size_bytes}")
+        pace.spend(wanted)
         end, wanted = 0, _CHUNK_BYTES
         try:
             for at, header in iter_headers(chunk):
