@@ -136,16 +136,20 @@ def test_it_begins_where_each_partition_was_said_to() -> None:
     assert [(place.partition, place.offset) for place in consumer.assigned] == [(0, 0), (1, 7)]
 
 
-def test_the_end_is_reached_when_every_partition_has_said_so() -> None:
+def test_the_end_is_reached_when_every_partition_has_said_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     script = [
         FakeMessage(0, 0),
         FakeMessage(0, 0, END),
         FakeMessage(1, 0),  # news after the end: not at the end any more
         FakeMessage(7, 1, END),
-        FakeMessage(2, 0, END),
+        FakeMessage(2, 0),
+        FakeMessage(3, 0, END),
     ]
+    monkeypatch.setattr(FakeConsumer, "consume", lambda *_: [])  # one by one
     printed, consumer = consume(script, exit_at_end=True)
-    assert printed == "0\n1\n"
+    assert printed == "0\n1\n2\n"
     assert consumer.settings["enable.partition.eof"] is True
 
 
