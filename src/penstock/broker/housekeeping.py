@@ -25,7 +25,6 @@ from penstock.storage.usage import room
 _log = logging.getLogger(__name__)
 
 _SYNC_S: Final = 0.1
-_CHECKPOINT_S: Final = 5.0
 _DISK_S: Final = 1.0
 _REMOVE_S: Final = 5.0
 _PER_TURN: Final = 100  # logs looked at before others have their turn
@@ -47,7 +46,7 @@ class Housekeeping:
     def start(self, spawn: Spawn) -> None:
         for name, chore, pause_s in (
             ("sync", self._sync_due, lambda: _SYNC_S),
-            ("checkpoint", self._checkpoint, lambda: _CHECKPOINT_S),
+            ("checkpoint", self._checkpoint, self._checkpoint_pause_s),
             ("watch-disk", self._watch_disk, lambda: _DISK_S),
             ("remove-files", self._remove_files, lambda: _REMOVE_S),
             ("retention", self._apply_retention, self._retention_pause_s),
@@ -72,6 +71,16 @@ class Housekeeping:
                 self._replicas.disk_failed(fault)
             except Exception as error:  # noqa: BLE001 - one bad log must not end the others' care
                 _log.error("chore-failed chore=%s", name, exc_info=error)
+
+    def _checkpoint_pause_s(self) -> float:
+        """All three are written together, as often as the most frequent wants it."""
+        config = self._cluster.config
+        shortest_ms = min(
+            config.log_flush_offset_checkpoint_interval_ms,
+            config.log_flush_start_offset_checkpoint_interval_ms,
+            config.replica_high_watermark_checkpoint_interval_ms,
+        )
+        return shortest_ms / 1000
 
     def _retention_pause_s(self) -> float:
         return self._cluster.config.log_retention_check_interval_ms / 1000

@@ -1,21 +1,20 @@
 """`penstock serve`: one broker in this process, from the ready line to a clean end on SIGTERM or SIGINT."""
 
 import asyncio
+import gc
 import json
 import os
 import signal
 from argparse import ArgumentParser, Namespace
-from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
 from pathlib import Path
 from typing import Final
 
 import uvloop
 
 from penstock.cli.arguments import UsageError, examples
-from penstock.model.errors import BrokerError, InvalidConfig, StorageFault
+from penstock.model.errors import InvalidConfig, StorageFault
 from penstock.node.settings import FLAGS, Settings, load_settings, render_toml
 
-_BIND_ERRORS: Final = (EADDRINUSE, EADDRNOTAVAIL, EACCES)
 _ONE_WISH_S: Final = 0.5
 _REPEATABLE: Final = ("--listen", "--advertise")
 
@@ -120,10 +119,8 @@ async def _serve(settings: Settings) -> int:
         raise UsageError(str(error)) from None
     except StoreError as error:
         raise StorageFault(str(error)) from None
-    except OSError as error:
-        if error.errno not in _BIND_ERRORS or error.filename is not None:
-            raise
-        raise BrokerError(_cannot_listen(settings, error)) from None
+    gc.collect()
+    gc.freeze()  # what lives from here on lives long: full collections need not look at it
     print(node.ready_line, flush=True)
     await stop.wait()
     await node.stop()
@@ -147,13 +144,3 @@ def _end_on_signals(stop: asyncio.Event) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked)
-
-
-def _cannot_listen(settings: Settings, error: OSError) -> str:
-    addresses = [str(listener.bind) for listener in settings.listeners]
-    if settings.http is not None:
-        addresses.append(f"{settings.http} (http)")
-    return (
-        f"cannot listen on {' and '.join(addresses)}: {os.strerror(error.errno or 0).lower()}; "
-        "is another broker running there? choose other addresses with --listen and --http"
-    )

@@ -27,7 +27,6 @@ class Api(Generic[Request, Response]):
         handle: Handle[Request, Response],
         refuse: Refuse[Request, Response],
         *,
-        advertise_from: int,
         pipelined: bool,
     ) -> None:
         self.key = key
@@ -35,7 +34,6 @@ class Api(Generic[Request, Response]):
         self.min_version, self.max_version = versions
         self.handle = handle
         self.refuse = refuse
-        self.advertise_from = advertise_from
         self.pipelined = pipelined  # later requests may begin while its answer is still awaited
         self._flexible_header_from = (
             response.flexible_from if key != ApiKey.API_VERSIONS else NEVER  # KIP-511
@@ -69,7 +67,6 @@ def row(
     handle: Handle[Request, Response],
     *,
     refuse: Refuse[Request, Response] | None = None,
-    advertise_from: int | None = None,
     pipelined: bool = False,
 ) -> Api[Any, Any]:
     """One row. Its own type variables make mypy match the handler with the request."""
@@ -89,6 +86,5 @@ def row(
         response,
         handle,
         refuse or refuse_whole,
-        advertise_from=versions[0] if advertise_from is None else advertise_from,
         pipelined=pipelined,
     )

@@ -106,7 +106,7 @@ def _api_versions(request: ApiVersionsRequest, context: Context) -> ApiVersionsR
 
 # fmt: off
 _ROWS: tuple[Api[Any, Any], ...] = (
-    _api(ApiKey.PRODUCE, (3, 13), ProduceRequest, ProduceResponse, produce.handle, refuse=produce.refuse, pipelined=True, advertise_from=0),  # KAFKA-18659
+    _api(ApiKey.PRODUCE, (0, 13), ProduceRequest, ProduceResponse, produce.handle, refuse=produce.refuse, pipelined=True),  # 0 to 2 only to refuse them: KAFKA-18659
     _api(ApiKey.FETCH, (4, 17), FetchRequest, FetchResponse, fetch.handle),
     _api(ApiKey.LIST_OFFSETS, (1, 10), ListOffsetsRequest, ListOffsetsResponse, list_offsets.handle, refuse=list_offsets.refuse),
     _api(ApiKey.METADATA, (0, 13), MetadataRequest, MetadataResponse, metadata.handle, refuse=metadata.refuse),
@@ -143,7 +143,7 @@ APIS: dict[int, Api[Any, Any]] = {api.key: api for api in sorted(_ROWS, key=lamb
 
 def advertised() -> list[ApiVersion]:
     return [
-        ApiVersion(api_key=api.key, min_version=api.advertise_from, max_version=api.max_version)
+        ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
         for api in APIS.values()
     ]
 

@@ -293,13 +293,15 @@ class Connection:
     def _refusal(self, api: Api[Any, Any], request: Message, error: Exception) -> Message:
         """The whole request failed: say so in the API's own form."""
         if not isinstance(error, BrokerError):
-            _log.error(
-                "request-failed api=%s client=%s", api.name, self.client_host, exc_info=error
-            )
-            self.listener.services.metrics.request(api.name).errors.value += 1
+            self._failed(api, error)
             error = BrokerError("an unexpected error; see the broker's log")
         refusal: Message = api.refuse(request, error)
         return refusal
+
+    def _failed(self, api: Api[Any, Any], error: Exception) -> None:
+        """A fault of our own."""
+        _log.error("request-failed api=%s client=%s", api.name, self.client_host, exc_info=error)
+        self.listener.services.metrics.request(api.name).errors.value += 1
 
     def _park(self, answer: Answer, request: Message, reply: Any) -> None:
         """The answer comes later. Only a pipelined API lets the next request begin before it."""
@@ -330,7 +332,11 @@ class Connection:
         if self._waiting is done:
             self._waiting = None
             self._held = False
-        self._answer_parked(answer, reply)
+        try:
+            self._answer_parked(answer, reply)
+        except HangUp as reason:
+            self.close(str(reason))
+            return
         self._flush()
         self._resume()
 
@@ -352,7 +358,11 @@ class Connection:
             self._queue(chunks)
 
     def _encoded(self, answer: Answer, reply: Message) -> list[Chunk]:
-        chunks = encode_reply(answer, reply)
+        try:
+            chunks = encode_reply(answer, reply)
+        except Exception as error:
+            self._failed(answer.api, error)
+            raise HangUp(f"the answer to {answer.api.name} cannot be written") from error
         metrics = self.listener.services.metrics.request(answer.api.name)
         metrics.done(self._loop.time() - answer.started_s)
         return chunks

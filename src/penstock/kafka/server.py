@@ -45,9 +45,9 @@ class Loop:
 
 
 class ConnectionLimits:
-    """Counted over all listeners of the broker."""
+    """Counted over all listeners of the broker. The limits may change while it runs."""
 
-    def __init__(self, total: int, per_host: int) -> None:
+    def __init__(self, total: Callable[[], int], per_host: Callable[[], int]) -> None:
         self._total = total
         self._per_host = per_host
         self._by_host: Counter[str] = Counter()
@@ -55,14 +55,14 @@ class ConnectionLimits:
 
     def admit(self, host: str) -> str | None:
         """None when one more may come in, else why not."""
-        if self.count >= self._total:
+        if self.count >= self._total():
             return (
-                f"{self.count} connections are open; the limit is {self._total} (max.connections)"
+                f"{self.count} connections are open; the limit is {self._total()} (max.connections)"
             )
-        if self._by_host[host] >= self._per_host:
+        if self._by_host[host] >= self._per_host():
             return (
                 f"{host} has {self._by_host[host]} connections open; "
-                f"the limit is {self._per_host} (max.connections.per.ip)"
+                f"the limit is {self._per_host()} (max.connections.per.ip)"
             )
         self.count += 1
         self._by_host[host] += 1

@@ -173,10 +173,6 @@ class BrokerConfig:
         "penstock.disk.reserve.bytes", 67_108_864, at_least=0,
         doc="Free space from which a full disk takes appends again.",
     )
-    penstock_decompressed_bytes_max: int = _broker.integer(
-        "penstock.decompressed.bytes.max", 268_435_456, at_least=1_048_576,
-        doc="Largest size of one batch after decompression.",
-    )
 
     # groups and offsets
     group_initial_rebalance_delay_ms: int = _broker.integer(

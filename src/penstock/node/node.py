@@ -5,7 +5,6 @@ the same backwards, and leaves the mark of a clean end only when every log was c
 """
 
 import asyncio
-import gc
 import logging
 import os
 import secrets
@@ -31,7 +30,7 @@ from penstock.metadata.sqlite import SqliteStore
 from penstock.metadata.store import MetadataStore
 from penstock.metadata.values import Endpoint
 from penstock.model.clock import Clock
-from penstock.model.errors import InvalidConfig, StorageFault
+from penstock.model.errors import BrokerError, InvalidConfig, StorageFault
 from penstock.node.clock import SystemClock
 from penstock.node.gauges import Gauges
 from penstock.node.listeners import Address
@@ -102,8 +101,6 @@ class Node:
             await self._shut_down()
             raise
         self._not_ready = ""
-        gc.collect()
-        gc.freeze()  # what lives from here on lives long: full collections need not look at it
 
     async def stop(self) -> None:
         """End every connection, close every log, and give up the place in the cluster."""
@@ -117,7 +114,7 @@ class Node:
         self._directory = directory = DataDirectory(
             config.log_dirs, open_files_limit=config.penstock_open_files_max
         )
-        self._sockets = [bind(*_bindable(listener.bind)) for listener in self.settings.listeners]
+        self._bind_sockets()
         self._replicas = replicas = Replicas(
             directory, self.metrics, asyncio.get_running_loop(), self._disk_threads, self._clock
         )
@@ -188,6 +185,13 @@ class Node:
             for listener, door in zip(self.settings.listeners, self._doors, strict=True)
         }
 
+    def _bind_sockets(self) -> None:
+        for listener in self.settings.listeners:
+            try:
+                self._sockets.append(bind(*_bindable(listener.bind)))
+            except OSError as error:
+                raise _cannot_listen("--listen", listener.bind, error) from error
+
     def _open_store(self) -> MetadataStore:
         kind, _, rest = (self.config.penstock_metadata or "sqlite:").partition(":")
         if kind != "sqlite":
@@ -223,7 +227,10 @@ class Node:
             config.socket_request_max_bytes,
             self._tasks.spawn,
         )
-        limits = ConnectionLimits(config.max_connections, config.max_connections_per_ip)
+        limits = ConnectionLimits(
+            lambda: services.cluster.config.max_connections,
+            lambda: services.cluster.config.max_connections_per_ip,
+        )
         idle_s = _unless_negative(config.connections_max_idle_ms) / 1000
         for listener, sock in zip(self.settings.listeners, self._sockets, strict=True):
             door = Door(listener.name, sock, services, loop, limits, idle_s)
@@ -237,7 +244,17 @@ class Node:
     async def _open_http(self) -> None:
         if self.settings.http is not None:
             self._http = HttpServer(self.metrics.registry, self._readiness)
-            await self._http.start(*_bindable(self.settings.http))
+            try:
+                await self._http.start(*_bindable(self.settings.http))
+            except OSError as error:
+                raise _cannot_listen("--http", self.settings.http, error) from error
+
+
+def _cannot_listen(flag: str, address: Address, error: OSError) -> BrokerError:
+    return BrokerError(
+        f"cannot listen on {address}: {os.strerror(error.errno or 0).lower()}; "
+        f"is another broker running there? choose another address with {flag}"
+    )
 
 
 def _bindable(address: Address) -> tuple[str, int]:

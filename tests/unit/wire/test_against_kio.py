@@ -25,7 +25,12 @@ from tests.unit.wire.kio_mirror import (
 )
 
 INSTANCES = 3
-OLDER_THAN_KIO = {("WriteTxnMarkers", 0)}  # test_schema.py has its bytes
+OLDER_THAN_KIO = {  # test_schema.py has their bytes
+    ("WriteTxnMarkers", 0),
+    ("Produce", 0),
+    ("Produce", 1),
+    ("Produce", 2),
+}
 
 
 def api_name(message: type[Message]) -> str:

@@ -22,9 +22,11 @@ from penstock.wire.messages.find_coordinator import FindCoordinatorRequest
 from penstock.wire.messages.metadata import MetadataRequest
 from penstock.wire.messages.produce import (
     PartitionProduceData,
+    PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
+    TopicProduceResponse,
 )
 from penstock.wire.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -98,9 +100,9 @@ def test_a_string_too_long_for_kafka_is_refused(version: int) -> None:
 
 
 def test_a_version_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ValueError, match="ProduceRequest has versions 3 to 13, not 2"):
-        decode_for(ProduceRequest, 2)
-    with pytest.raises(ValueError, match="ProduceRequest has versions 3 to 13, not 14"):
+    with pytest.raises(ValueError, match="FetchRequest has versions 4 to 18, not 3"):
+        decode_for(FetchRequest, 3)
+    with pytest.raises(ValueError, match="ProduceRequest has versions 0 to 13, not 14"):
         encode_for(ProduceRequest, 14)
 
 
@@ -140,7 +142,7 @@ def test_messages_compare_and_print_by_value() -> None:
 
 def test_messages_carry_their_api() -> None:
     assert ProduceResponse.api_key == 0
-    assert (ProduceResponse.versions, ProduceResponse.flexible_from) == (range(3, 14), 9)
+    assert (ProduceResponse.versions, ProduceResponse.flexible_from) == (range(14), 9)
 
 
 def test_codecs_are_compiled_once() -> None:
@@ -209,3 +211,22 @@ def test_markers_of_version_0_are_as_before_varints() -> None:
     )
     expected = "00000001 0000000000000001 0002 01 00000001 0001 74 00000001 00000002 00000003"
     assert WriteTxnMarkersRequest(markers=[marker]).encode(0) == bytes.fromhex(expected)
+
+
+def test_old_produce_versions_are_understood_so_that_they_can_be_refused() -> None:
+    data = [PartitionProduceData(index=7, records=memoryview(b"old"))]
+    request = ProduceRequest(
+        acks=1, timeout_ms=2, topic_data=[TopicProduceData(name="t", partition_data=data)]
+    )
+    for version in (0, 1, 2):
+        expected = "0001 00000002 00000001 000174 00000001 00000007 00000003 6f6c64"
+        assert request.encode(version) == bytes.fromhex(expected)
+
+    refused = PartitionProduceResponse(index=7, error_code=35, base_offset=-1)
+    response = ProduceResponse(
+        responses=[TopicProduceResponse(name="t", partition_responses=[refused])]
+    )
+    topics = "00000001 000174 00000001 00000007 0023 ffffffffffffffff"
+    assert response.encode(0) == bytes.fromhex(topics)
+    assert response.encode(1) == bytes.fromhex(topics + "00000000")
+    assert response.encode(2) == bytes.fromhex(topics + "ffffffffffffffff" + "00000000")

@@ -17,6 +17,7 @@ from penstock.wire.messages.metadata import (
 )
 
 _NOT_ASKED = -(1 << 31)
+_BY_ID_SINCE_VERSION = 12  # v10 and v11 can carry ids, but not answer for a topic without a name
 
 
 async def handle(request: MetadataRequest, context: Context) -> MetadataResponse:
@@ -47,7 +48,9 @@ def refuse(request: MetadataRequest, error: BrokerError) -> MetadataResponse:
     return MetadataResponse(
         error_code=error.code,
         topics=[
-            MetadataResponseTopic(error_code=error.code, name=asked.name, topic_id=asked.topic_id)
+            MetadataResponseTopic(
+                error_code=error.code, name=asked.name or "", topic_id=asked.topic_id
+            )
             for asked in request.topics or []
         ],
     )
@@ -65,12 +68,15 @@ async def _topic(
             topic = await _created(asked.name, request, context)
         return _described(topic, request, context)
     except BrokerError as error:
-        return MetadataResponseTopic(
-            error_code=error.code, name=asked.name, topic_id=asked.topic_id
-        )
+        name = asked.name if context.version >= _BY_ID_SINCE_VERSION else asked.name or ""
+        return MetadataResponseTopic(error_code=error.code, name=name, topic_id=asked.topic_id)
 
 
 def _by_id(asked: MetadataRequestTopic, context: Context) -> TopicImage:
+    if context.version < _BY_ID_SINCE_VERSION:
+        raise BrokerError(
+            f"Metadata v{context.version} asks by name, not by id", ErrorCode.INVALID_REQUEST
+        )
     if asked.topic_id == NO_TOPIC_ID:
         raise BrokerError("a topic without name and id", ErrorCode.INVALID_REQUEST)
     topic = context.cluster.image.topics_by_id.get(asked.topic_id)

@@ -19,6 +19,7 @@ from penstock.wire.messages.produce import (
 )
 
 _ZSTD_SINCE_VERSION = 7
+_FIRST_VERSION = 3  # that can carry record batches v2
 _NO_ACK, _LEADER_ACK, _ALL_ACK = 0, 1, -1
 Wait = tuple[PartitionProduceResponse, asyncio.Future[None]]
 
@@ -46,6 +47,11 @@ def refuse(request: ProduceRequest, error: BrokerError) -> ProduceResponse:
 
 
 def _refusal_of_all(request: ProduceRequest, context: Context) -> BrokerError | None:
+    if context.version < _FIRST_VERSION:
+        return BrokerError(
+            f"Produce v{context.version} carries an old message format; v3 and later are taken",
+            ErrorCode.UNSUPPORTED_VERSION,
+        )
     if request.acks not in (_NO_ACK, _LEADER_ACK, _ALL_ACK):
         return BrokerError(
             f"acks={request.acks}; it must be 0, 1 or -1 (all)", ErrorCode.INVALID_REQUIRED_ACKS

@@ -17,7 +17,7 @@ class TopicProduceData(Struct):
     partition_data: list[PartitionProduceData] = array(PartitionProduceData)
 
 
-class ProduceRequest(Message, api_key=0, versions="3-13", flexible_from=9):
+class ProduceRequest(Message, api_key=0, versions="0-13", flexible_from=9):
     transactional_id: str | None = string("3+", nullable="3+")
     acks: int = int16()
     timeout_ms: int = int32()
@@ -60,7 +60,7 @@ class NodeEndpoint(Struct):
     rack: str | None = string("10+", nullable="10+")
 
 
-class ProduceResponse(Message, api_key=0, versions="3-13", flexible_from=9):
+class ProduceResponse(Message, api_key=0, versions="0-13", flexible_from=9):
     responses: list[TopicProduceResponse] = array(TopicProduceResponse)
     throttle_time_ms: int = int32("1+", ignorable=True)
     node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, "10+", tag=0)
