@@ -1,0 +1,42 @@
+"""No frame, however spoiled, crashes a broker, makes it hang, or makes it grow. `SEED=… pytest …` repeats a run."""
+
+import os
+from pathlib import Path
+from random import SystemRandom
+
+import pytest
+
+from penstock.testing import Broker
+from tests.support.fuzzer import SETTINGS, DecoderFuzzer, Fuzzer
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+SLICES = 5
+SLICE_FRAMES = 10_000
+DECODED_FRAMES = 100_000
+GROWTH_MAX_MB = 64.0  # after the first slice has warmed up every cache
+
+
+@pytest.fixture
+def seed() -> int:
+    chosen = int(os.environ.get("SEED") or SystemRandom().randrange(1 << 32))
+    print(f"SEED={chosen}")  # noqa: T201 - pytest shows it when the test fails
+    return chosen
+
+
+def test_spoiled_frames_do_a_broker_no_harm(seed: int, tmp_path: Path) -> None:
+    with Broker(SETTINGS, subprocess=True, data_dir=tmp_path / "data") as broker:
+        fuzzer = Fuzzer(broker, tmp_path / "broker.log", seed)
+        for number in range(SLICES):
+            fuzzer.run_slice(number, SLICE_FRAMES)
+    health = fuzzer.health
+    assert not health.troubles, f"SEED={seed}: {dict(health.troubles)}"
+    assert health.answered_bytes > 0, "some frames were in order, and were answered"
+    assert max(health.rss_mb) - health.rss_mb[0] < GROWTH_MAX_MB, health.rss_mb
+
+
+def test_spoiled_frames_decode_or_are_malformed_and_nothing_else(seed: int) -> None:
+    fuzzer = DecoderFuzzer(seed)
+    fuzzer.run(DECODED_FRAMES)
+    assert fuzzer.decoded > DECODED_FRAMES // 100
+    assert fuzzer.refused > DECODED_FRAMES // 100
