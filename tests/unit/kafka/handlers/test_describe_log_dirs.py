@@ -40,7 +40,7 @@ def test_only_what_was_asked_for_and_exists_is_listed(broker: BrokerContext) -> 
     broker.create_topic("orders", 3)
     broker.create_topic("other")
     topics = [
-        DescribableLogDirTopic(topic="orders", partitions=[2, 2, 9]),
+        DescribableLogDirTopic(topic="orders", partitions=[2, 2, 3]),
         DescribableLogDirTopic(topic="absent", partitions=[0]),
     ]
     (directory,) = broker.ask(DescribeLogDirsRequest(topics=topics)).results

@@ -28,11 +28,11 @@ def test_a_partition_that_is_led_as_it_should_be_needs_no_election(
     broker: BrokerContext, version: int, kind: int
 ) -> None:
     broker.create_topic("orders")
-    answer = broker.ask(elect(("orders", 0), ("orders", 5), ("absent", 0), kind=kind), version)
+    answer = broker.ask(elect(("orders", 0), ("orders", 1), ("absent", 0), kind=kind), version)
     assert answer.error_code == ErrorCode.NONE
     assert codes(answer) == {
         ("orders", 0): ErrorCode.ELECTION_NOT_NEEDED,
-        ("orders", 5): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ("orders", 1): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ("absent", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 
