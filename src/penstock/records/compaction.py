@@ -99,12 +99,15 @@ class OffsetMap:
             if header.next_offset > rules.upto_offset:
                 break
             keys = _keys(header, batch, transactions, rules)
-            new_keys = len(keys.keys() - self._latest.keys())
-            if self._latest and len(self._latest) + new_keys > self.max_keys:
+            if self._latest and not self._has_room_for(keys):
                 return
             self._latest.update(keys)
             self.upto_offset = header.next_offset
         self.upto_offset = max(self.upto_offset, rules.upto_offset)
+
+    def _has_room_for(self, keys: Mapping[bytes, int]) -> bool:
+        room = self.max_keys - len(self._latest)
+        return len(keys) <= room or sum(key not in self._latest for key in keys) <= room
 
     def is_latest(self, key: Bytes, offset: int) -> bool:
         return offset >= self._latest.get(_digest(key), -1)
@@ -237,7 +240,7 @@ class _Cleaning(NamedTuple):
             return batch
         return self._without_records(header)
 
-    def _survives(self, header: BatchHeader, data: memoryview, span: Span) -> bool:
+    def _survives(self, header: BatchHeader, data: bytes, span: Span) -> bool:
         offset = header.base_offset + span.offset_delta
         if offset >= self.latest.upto_offset:
             return True
@@ -270,7 +273,7 @@ class _Cleaning(NamedTuple):
 
 
 def _rewrite(
-    header: BatchHeader, data: memoryview, survivors: list[Span], horizon_ms: int | None
+    header: BatchHeader, data: bytes, survivors: list[Span], horizon_ms: int | None
 ) -> bytearray:
     """The batch with these records only, and a delete horizon if it gets one now (KIP-534)."""
     attributes, first_timestamp_ms = header.attributes, header.first_timestamp_ms
@@ -291,17 +294,13 @@ def _rewrite(
     return _renew(header, extent, len(survivors), packed)
 
 
-def _shifted(data: memoryview, span: Span, shift_ms: int) -> memoryview:
+def _shifted(data: bytes, span: Span, shift_ms: int) -> bytes:
     """A record whose timestamp delta is larger by `shift_ms`."""
-    _, rest = read_varint(data, span.body + 1, VARLONG_BITS)
-    body = b"".join(
-        (
-            data[span.body : span.body + 1],
-            varint(span.timestamp_delta_ms + shift_ms),
-            data[rest : span.end],
-        )
-    )
-    return memoryview(varint(len(body)) + body)
+    _, body = read_varint(data, span.start)
+    _, rest = read_varint(data, body + 1, VARLONG_BITS)
+    delta = varint(span.timestamp_delta_ms + shift_ms)
+    shifted = data[body : body + 1] + delta + data[rest : span.end]
+    return varint(len(shifted)) + shifted
 
 
 def _renew(

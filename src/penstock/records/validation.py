@@ -80,7 +80,7 @@ def check_client_batch(
     """The header of the one batch that a producer may send for a partition, checksum included.
 
     `transactional`: the request names a transactional id. `zstd`: it is Produce v7 or later. A topic
-    of LogAppendTime leaves the two timestamp bounds out. Hot: benchmarks/bench_records.py.
+    of LogAppendTime leaves the two timestamp bounds out. Hot: benchmarks/batches.py.
     """
     try:
         header = _new_tuple(BatchHeader, _unpack_from(records))

@@ -10,7 +10,15 @@ from penstock.model.errors import CorruptBatch
 from penstock.records.batch import HEADER_SIZE, parse_header, renew_checksum, verify
 from penstock.records.builder import assemble, build_batch, varint
 from penstock.records.compression import Codec
-from penstock.records.record import Record, decode_records
+from penstock.records.record import (
+    VARLONG_BITS,
+    Record,
+    Span,
+    decode_records,
+    read_varint,
+    records_bytes,
+    scan,
+)
 from tests.unit.records.batches import codecs, producers, record_lists
 
 RECORDS = [Record(i, 1_000, b"k", b"v" * i, (("h", b"x"), ("n", None))) for i in range(3)]
@@ -132,3 +140,30 @@ def test_varints_are_as_long_as_zigzag_makes_them(value: int) -> None:
     raw = (value << 1) ^ (value >> 63)
     assert len(encoded) == max(1, -(-raw.bit_length() // 7))
     assert sum((byte & 0x7F) << 7 * i for i, byte in enumerate(encoded)) == raw
+
+
+def _plain_scan(data: bytes, count: int) -> list[Span]:
+    """The twin of the hot loop: every varint through one function."""
+    spans, end = [], 0
+    for _ in range(count):
+        start = end
+        length, position = read_varint(data, start)
+        end = position + length
+        time_delta, position = read_varint(data, position + 1, VARLONG_BITS)
+        offset_delta, position = read_varint(data, position)
+        length, key = read_varint(data, position)
+        key_end = key + length if length >= 0 else -1
+        length, value = read_varint(data, max(key, key_end))
+        value_end = value + length if length >= 0 else -1
+        header_count, headers = read_varint(data, max(value, value_end))
+        fields = (time_delta, offset_delta, key, key_end, value, value_end, headers, header_count)
+        spans.append(Span(start, end, *fields))
+    return spans
+
+
+@given(record_lists())
+def test_the_hot_loop_finds_what_its_plain_twin_finds(records: list[Record]) -> None:
+    batch = build_batch(records)
+    header = parse_header(batch)
+    data = records_bytes(batch, header)
+    assert scan(data, header) == _plain_scan(data, len(records))
