@@ -6,7 +6,7 @@ from pathlib import Path
 from penstock.kafka.apis import APIS
 
 PAGE = Path(__file__).parents[3] / "docs" / "protocol.md"
-ROW = re.compile(r"\| ([\d, ]+) \| ([\w, ]+) \| (\d+)(?:–(\d+))?[^|]* \|")
+ROW = re.compile(r"\| ([\d, ]+) \| ([\w, ]+) \| (\d+)(?:\u2013(\d+))?[^|]* \|")
 
 
 def test_the_page_lists_every_api_with_its_versions() -> None:
