@@ -107,7 +107,7 @@ class Membership:
             try:
                 await self.attend()
             except (StoreError, BrokerError) as error:
-                _log.warning("membership-retry error=%s", error)
+                _log.info("membership-retry error=%s", error)
                 await asyncio.sleep(_RETRY_S)
                 self._something_happened.set()
 

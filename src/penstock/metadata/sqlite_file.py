@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from time import sleep
 from typing import Final
 
 from penstock.metadata.filesystems import network_file_system
@@ -34,6 +35,7 @@ from penstock.metadata.store import (
 
 FORMAT: Final = 1
 _TRIM_EVERY: Final = 512  # revisions
+_PAUSE_S: Final = 0.01
 _LAST: Final = "\U0010ffff"  # sorts after every key
 
 _SCHEMA: Final = """
@@ -82,11 +84,26 @@ class SqliteFile:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # it will hold credentials
         self._db = self._connect("FULL")
-        if self._db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-            self._db.execute("PRAGMA journal_mode = WAL")
+        self._use_wal()
         self._create_schema()
         self._lease_db = self._connect("NORMAL")
         self._watch_db = self._connect("NORMAL")
+
+    def _use_wal(self) -> None:
+        """Brokers that start together on a new file meet here, each in the other's way; SQLite then
+        refuses one of them at once instead of letting it wait."""
+        for attempt in range(tries := int(self._busy_s / _PAUSE_S) + 1):
+            try:
+                if self._db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                    self._db.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if _code(error) != sqlite3.SQLITE_BUSY or attempt == tries - 1:
+                    raise
+                self._pause()
+
+    def _pause(self) -> None:
+        sleep(_PAUSE_S)
 
     def _connect(self, synchronous: str) -> sqlite3.Connection:
         db = sqlite3.connect(
@@ -276,8 +293,7 @@ class SqliteFile:
 def _explanation(error: sqlite3.Error | OSError) -> str:
     if isinstance(error, OSError):
         return f"cannot be written: {error.strerror}"
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    match code:
+    match _code(error):
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return "is locked by another program that does not let go; find it with: fuser"
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
@@ -288,6 +304,11 @@ def _explanation(error: sqlite3.Error | OSError) -> str:
             return "cannot be written: the disk is full"
         case _:
             return f"failed: {error}"
+
+
+def _code(error: sqlite3.Error) -> int:
+    """The kind of error, without its finer shades."""
+    return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
 
 
 @contextmanager

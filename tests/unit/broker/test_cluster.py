@@ -15,6 +15,7 @@ from penstock.metadata.controller import TopicSpec
 from penstock.metadata.image import Delta, Endpoint, TopicImage
 from penstock.metadata.sqlite import SqliteStore
 from penstock.metadata.store import (
+    NO_REVISION,
     Ambiguous,
     Changes,
     Committed,
@@ -464,11 +465,11 @@ def test_who_lost_the_office_writes_no_more(place: Place) -> None:
         store, other = place.store(), place.store()
 
         async def usurp(_: Sequence[Write]) -> None:
-            entry = await other.read(CONTROLLER)
-            assert entry is not None
-            assert entry.lease is not None
-            await other.revoke(entry.lease)
-            await other.commit([], [Put(CONTROLLER, encode(broker=9, epoch=9))])
+            vacant, row = Compare(CONTROLLER, mod_revision=NO_REVISION), encode(broker=9, epoch=9)
+            while isinstance(await other.commit([vacant], [Put(CONTROLLER, row)]), Conflict):
+                entry = await other.read(CONTROLLER)
+                if entry is not None and entry.lease is not None:
+                    await other.revoke(entry.lease)
 
         async with place.broker(store=store) as cluster:
             store.trouble = usurp

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.metadata.controller import (
@@ -182,6 +182,7 @@ def even(counts: Counter[int], brokers: Mapping[int, object], slack: int = 1) ->
     return max(each) - min(each) <= slack
 
 
+@settings(deadline=None)
 @given(RACKS | NO_RACKS, st.integers(1, 40), st.integers(0, 40), st.data())
 def test_placement_is_distinct_even_and_spread_over_racks(
     brokers: dict[int, str | None], count: int, more: int, data: st.DataObject
@@ -213,6 +214,7 @@ def test_three_brokers_lead_a_third_each(name: str, replication_factor: int) -> 
     assert Counter(row.leader for row in topic.partitions) == {1: 2, 2: 2, 3: 2}
 
 
+@settings(deadline=None)
 @given(NO_RACKS, st.lists(st.integers(1, 3), min_size=1, max_size=30))
 def test_many_small_topics_are_even_together(
     brokers: dict[int, str | None], counts: list[int]

@@ -180,6 +180,7 @@ PARTITIONS = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(PARTITIONS, max_size=8))
 def test_partitions_survive_being_written_and_read(partitions: list[PartitionImage]) -> None:
     fields = decode("p/x/0", encode_chunk(partitions))
@@ -196,7 +197,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(STEPS, max_size=15))
 def test_an_image_grown_change_by_change_equals_one_made_from_a_snapshot(
     steps: list[tuple[str, str, int]],

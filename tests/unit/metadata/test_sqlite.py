@@ -89,13 +89,17 @@ def test_a_store_does_not_end_its_own_leases_however_late_it_is(tmp_path: Path) 
     asyncio.run(main())
 
 
-def test_a_watcher_that_lags_too_far_behind_is_told_to_reload(tmp_path: Path) -> None:
+def test_a_watcher_that_lags_too_far_behind_is_told_to_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.metadata.sqlite_file._TRIM_EVERY", 32)
+
     async def main() -> None:
         store = SqliteStore(
             tmp_path / "metadata.db", ManualClock(), boot_id="b", poll_ms=1, changes_max=10
         )
         revision = start = await committed(store, Put("k", b"0"))
-        while revision % 512:
+        while revision % 32:
             revision = await committed(store, Put("k", b"1"))
         watch = store.watch("", start)
         assert isinstance(await anext(watch), Reload)
@@ -160,6 +164,25 @@ def test_a_damaged_database_is_refused(tmp_path: Path) -> None:
     content[100:] = b"\xff" * (len(content) - 100)
     path.write_bytes(content)
     assert "is damaged" in refusal(path)
+
+
+def test_brokers_that_start_together_on_a_new_file_wait_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metadata.db"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("CREATE TABLE busy (it)")
+    other.execute("BEGIN")
+    other.execute("SELECT * FROM busy")  # a lock that forbids the change to WAL
+    monkeypatch.setattr(SqliteFile, "_pause", lambda _: other.execute("ROLLBACK"))
+
+    async def main() -> None:
+        store = SqliteStore(path, ManualClock(), boot_id="boot-1", busy_ms=30)
+        await committed(store, Put("k", b""))
+        await store.close()
+
+    asyncio.run(main())
+    other.close()
 
 
 def test_a_locked_database_is_refused_after_a_while(tmp_path: Path) -> None:

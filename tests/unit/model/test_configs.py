@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.model.configs import (
@@ -236,6 +236,7 @@ def test_doubles_are_rendered_as_java_does() -> None:
 NUMBERS = [row for row in TOPIC_SETTINGS.values() if row.kind in (Kind.INT, Kind.LONG)]
 
 
+@settings(deadline=None)
 @given(st.sampled_from(NUMBERS), st.integers(-(2**31), 2**31 - 1))
 def test_an_accepted_number_survives_rendering(row: Setting, number: int) -> None:
     try:
@@ -246,12 +247,14 @@ def test_an_accepted_number_survives_rendering(row: Setting, number: int) -> Non
     assert row.canonical(text) == text
 
 
+@settings(deadline=None)
 @given(st.sampled_from(NUMBERS), st.integers(2**63) | st.integers(max_value=-(2**63) - 1))
 def test_a_number_beyond_its_type_is_refused(row: Setting, number: int) -> None:
     with pytest.raises(InvalidConfig, match=row.name):
         row.parse(str(number))
 
 
+@settings(deadline=None)
 @given(st.sampled_from(list(BROKER_SETTINGS.values())), st.text())
 def test_no_text_gives_anything_but_a_value_or_a_refusal(row: Setting, text: str) -> None:
     try:
