@@ -19,6 +19,7 @@ from penstock.storage import identity
 from penstock.storage.epochs import EpochEnd, Epochs
 from penstock.storage.files import OpenFiles, refuse
 from penstock.storage.flush import Unsynced
+from penstock.storage.identity import Identity
 from penstock.storage.limits import jitter_ms, limits_of
 from penstock.storage.producers import Producers
 from penstock.storage.recovery import Recovery
@@ -55,6 +56,7 @@ class GrowingLog:
     __slots__ = (
         "_active",
         "_files",
+        "_has_gaps",
         "_limits",
         "_roll_after_ms",
         "_roll_bytes",
@@ -99,12 +101,16 @@ class GrowingLog:
         self.unflushed_bytes = 0
         self.recovery = _NOTHING_RECOVERED
         self.truncations = 0  # how often it was cut
+        self._has_gaps = False
         self._truncated_to: int | None = None  # since the recovery point was last written to disk
         self._roll_after_ms = _AT_FIRST_BATCH
         self.configure(config)
 
-    def adopt(self, segments: Segments, state: LogState, unsynced: list[Segment]) -> None:
+    def adopt(
+        self, segments: Segments, state: LogState, unsynced: list[Segment], *, has_gaps: bool
+    ) -> None:
         """Become the log that was found on disk."""
+        self._has_gaps = has_gaps
         active = segments.active
         self._segments, self._active, self._state = segments, active, state
         self._unsynced = Unsynced(unsynced)
@@ -264,7 +270,7 @@ class GrowingLog:
     def append_as_follower(self, records: memoryview) -> None:
         """Batches as the leader has them, which go on where this log ends. All are checked before any is written."""
         batches = list(iter_headers(records))
-        next_offset, end = self.next_offset, 0
+        next_offset, end, gaps = self.next_offset, 0, 0
         for position, header in batches:
             end = position + header.size_bytes
             verify(records[position:end], header)
@@ -272,9 +278,12 @@ class GrowingLog:
                 raise CorruptBatch(
                     f"{self}: offset {header.base_offset} where {next_offset} is next"
                 )
+            gaps += header.base_offset - next_offset
             next_offset = header.next_offset
         if end != len(records):
             raise CorruptBatch(f"{self}: {len(records) - end} bytes are left after the last batch")
+        if gaps and not self._has_gaps:
+            self._note_gaps()
         first = 0
         for number, (position, header) in enumerate(batches):
             start = batches[first][0]
@@ -283,6 +292,13 @@ class GrowingLog:
                 self._roll_for(header.max_timestamp_ms)
                 first = number
         self._write_run(records, batches[first:])
+
+    def _note_gaps(self) -> None:
+        """Compaction has been at work where these batches come from: offsets are missing from now on."""
+        self._has_gaps = True
+        if self._unsynced is not None:
+            named = identity.write(self.path, Identity(self.topic_id, has_gaps=True))
+            self._unsynced.add_path(named)
 
     def _must_roll(self, header: BatchHeader, ahead_bytes: int) -> bool:
         """Whether a batch, with so many bytes before it still to be written, begins a segment."""
@@ -370,7 +386,7 @@ class GrowingLog:
         except OSError as error:
             refuse(error, f"{path}: cannot be made")
         self._unsynced = self._unsynced or Unsynced([])
-        self._unsynced.add_path(identity.write(path, self.topic_id))
+        self._unsynced.add_path(identity.write(path, Identity(self.topic_id, self._has_gaps)))
         active = Segment.begin(self._files, path, self.next_offset, interval_bytes)
         self._segments, self._active = Segments(self._files, path, [active]), active
         self._state = self.state

@@ -18,6 +18,7 @@ from penstock.model.ids import TopicId
 from penstock.storage import checkpoints, identity, markers, names
 from penstock.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, Checkpoint
 from penstock.storage.files import OPEN_FILES_LIMIT, Disk, OpenFiles, refuse
+from penstock.storage.identity import Identity
 from penstock.storage.log import Log
 from penstock.storage.opening import open_log
 from penstock.storage.recovery import Ending, Past
@@ -201,9 +202,9 @@ class DataDirectory:
             owner is None
             and self._checkpoints[RECOVERY_POINTS].get(topic_id, partition) is not None
         ):
-            identity.write(path, topic_id)
-        elif owner != topic_id:
-            self._set_aside(topic, owner, partition)
+            identity.write(path, Identity(topic_id, has_gaps=True))  # nobody knows: take the worse
+        elif owner is None or owner.topic_id != topic_id:
+            self._set_aside(topic, owner.topic_id if owner else None, partition)
 
     def _set_aside(self, topic: str, owner: TopicId | None, partition: int) -> None:
         aside = names.set_aside_path(self.path, topic, owner, names.STRAY_SUFFIX)

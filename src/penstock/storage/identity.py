@@ -1,24 +1,32 @@
-"""The file `partition.metadata`: whose log a directory holds."""
+"""The file `partition.metadata`: whose log a directory holds, and whether offsets may be missing in it."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.model.ids import TopicId, format_topic_id, parse_topic_id
 from penstock.storage import sealed
-from penstock.storage.files import write_atomically
+from penstock.storage.files import Disk, write_atomically
 
 FILE: Final = "partition.metadata"
 
 
-def write(directory: str, topic_id: TopicId) -> str:
+class Identity(NamedTuple):
+    topic_id: TopicId
+    has_gaps: bool  # compaction took offsets out, here or at the leader it was copied from
+
+
+def write(directory: str, identity: Identity, disk: Disk | None = None) -> str:
+    """With `disk` it is durable; else it is with the next flush."""
     path = f"{directory}/{FILE}"
-    write_atomically(path, sealed.encode(FILE, {"topic_id": format_topic_id(topic_id)}))
+    content = {"topic_id": format_topic_id(identity.topic_id), "has_gaps": identity.has_gaps}
+    write_atomically(path, sealed.encode(FILE, content), disk=disk)
     return path
 
 
-def read(directory: str) -> TopicId | None:
+def read(directory: str) -> Identity | None:
     """None if the file is lost or damaged."""
     try:
         with open(f"{directory}/{FILE}", "rb") as file:
-            return parse_topic_id(sealed.decode(FILE, file.read())["topic_id"])
+            content = sealed.decode(FILE, file.read())
+        return Identity(parse_topic_id(content["topic_id"]), content["has_gaps"] is True)
     except (OSError, sealed.Damaged, KeyError, TypeError, ValueError, AttributeError):
         return None

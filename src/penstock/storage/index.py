@@ -94,6 +94,10 @@ class SparseIndex:
     def grows(self) -> bool:
         return self._keys is not None
 
+    @property
+    def is_whole(self) -> bool:
+        return not self._stale
+
     def __len__(self) -> int:
         return self._saved if self._keys is None else len(self._keys)
 

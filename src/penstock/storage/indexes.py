@@ -52,6 +52,11 @@ class Indexes:
         times = SparseIndex.open(files, directory, base_offset, TIMES)
         return cls(offsets, times, base_offset, interval_bytes)
 
+    @property
+    def are_whole(self) -> bool:
+        """No file has a part of an entry at its end."""
+        return self.offsets.is_whole and self.times.is_whole
+
     def note(self, position: int, size_bytes: int, last_offset: int, max_timestamp_ms: int) -> bool:
         """Take note of the next batch; True if it got an entry."""
         if max_timestamp_ms > self.max_timestamp_ms:

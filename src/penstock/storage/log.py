@@ -84,8 +84,19 @@ class Log(GrowingLog):
         """A check of the first closed segment that ends after `after_offset`, to run in a thread."""
         for segment in self.segments:
             if segment.next_offset > after_offset and segment is not self._active:
-                return Scrub(segment)
+                return Scrub(segment, self._has_gaps)
         return None
+
+    def scrubbed(self, scrub: Scrub) -> None:
+        """A scrub came to its end without damage. It has seen what the time index should say."""
+        for segment in self.segments:
+            if (
+                segment.base_offset == scrub.base_offset
+                and segment.next_offset == scrub.next_offset
+            ):
+                if segment.newest()[0] != scrub.max_timestamp_ms and segment is not self._active:
+                    segment.rebuild_indexes()
+                return
 
     # Going -----------------------------------------------------------------------------------
 
@@ -183,6 +194,7 @@ class Log(GrowingLog):
         assert self._unsynced is not None
         if not self._segments.replace(change, self.config.index_interval_bytes):
             return False
+        self._has_gaps = True  # as `swap.prepare` has written down
         self._unsynced.keep(self._segments)
         for base_offset in change.new:
             self._unsynced.add_segment(self._segments[self._segments.number_of(base_offset)])

@@ -2,12 +2,12 @@
 
 from penstock.model.configs import TopicConfig
 from penstock.model.ids import TopicId
-from penstock.storage import layout, recovery, state
+from penstock.storage import identity, layout, recovery, state
 from penstock.storage.files import OpenFiles, remove
 from penstock.storage.layout import Found
 from penstock.storage.log import Log
-from penstock.storage.recovery import REMEDY, Ending, Past
-from penstock.storage.segment import DamagedLog
+from penstock.storage.recovery import REMEDY, Ending, Past, Recovery
+from penstock.storage.segment import DamagedLog, Segment
 from penstock.storage.segments import Segments
 
 
@@ -26,11 +26,14 @@ def open_log(
         _refuse_missing(log.path, found, past)
         remove([path for paths in found.retired.values() for path in paths])
         return log
+    known = identity.read(log.path)
+    past = past._replace(has_gaps=known is None or known.has_gaps)
     epochs, truncated_to = state.read_epochs(log.path) or (None, None)
     if truncated_to is not None and past.recovery_point is not None:
         past = past._replace(recovery_point=min(past.recovery_point, truncated_to))
-    _refuse_missing_start(log.path, found, past)
     opened = layout.segments_of(files, log.path, found, config.index_interval_bytes)
+    if _lacks_front(log.path, found, past):
+        return _emptied(log, opened, past)
     items, log.recovery = recovery.open_segments(opened, past)
     next_offset = items[-1].next_offset
     sure_upto = min(past.recovery_point or 0, next_offset)
@@ -44,7 +47,7 @@ def open_log(
     segments = Segments(files, log.path, items)
     segments.adopt_retired(found.retired)
     unsynced = [segment for segment in items[:-1] if segment.next_offset > sure_upto]
-    log.adopt(segments, follows, unsynced)
+    log.adopt(segments, follows, unsynced, has_gaps=past.has_gaps)
     log.recovery_point = sure_upto
     log.start_offset = max(items[0].base_offset, min(past.start_offset or 0, next_offset))
     log.saved_start_offset = past.start_offset or 0
@@ -60,13 +63,28 @@ def _refuse_missing(path: str, found: Found, past: Past) -> None:
         )
 
 
-def _refuse_missing_start(path: str, found: Found, past: Past) -> None:
-    """Segments go from the front, but stay as retired files until the new start is written down."""
-    first_offset, start_offset = found.segments[0][0], past.start_offset
-    if start_offset is None or first_offset <= start_offset:
-        return
-    if not any(base_offset <= start_offset for base_offset in found.retired):
+def _lacks_front(path: str, found: Found, past: Past) -> bool:
+    """Whether the first segments are gone, and nothing of them had been synced; if it had, raises.
+
+    Segments leave from the front, but stay as retired files until the new start is written down.
+    """
+    first_offset, start_offset = found.segments[0][0], past.start_offset or 0
+    if first_offset <= start_offset or any(base <= start_offset for base in found.retired):
+        return False
+    point = past.recovery_point
+    if past.start_offset is not None and (point is None or point > start_offset):
         raise DamagedLog(
             f"{path}: begins at offset {first_offset}, though the log starts at {start_offset}: "
             f"a segment is missing. {REMEDY}"
         )
+    return past.ending is Ending.POWER_LOSS and point is not None
+
+
+def _emptied(log: Log, segments: list[Segment], past: Past) -> Log:
+    """What is left does not begin where the log does: of a prefix there is nothing."""
+    log.next_offset = log.start_offset = log.recovery_point = past.start_offset or 0
+    dropped_bytes = sum(segment.size_bytes for segment in segments)
+    log.recovery = Recovery(0, dropped_bytes, log.next_offset)
+    for segment in reversed(segments):
+        segment.unlink()
+    return log

@@ -28,6 +28,7 @@ class Past(NamedTuple):
     ending: Ending = Ending.CLEAN
     recovery_point: int | None = 0  # all below it is durable; None: that was lost
     start_offset: int | None = None  # None: never written down
+    has_gaps: bool = False  # offsets may be missing between batches
 
 
 class Recovery(NamedTuple):
@@ -43,6 +44,7 @@ class Damage(NamedTuple):
 
     position: int
     offset: int
+    lowest_offset: int  # of what is lost if all from there on is dropped
     reason: str
     at_end: bool  # the file ends within the batch: what a write leaves that was cut short
 
@@ -91,7 +93,7 @@ def _scan(segments: list[Segment], number: int, past: Past) -> tuple[list[Segmen
         if damage is None:
             start = _start_of_scan(segment, past)
             scanned_bytes += segment.size_bytes - start
-            damage = note_valid(segment, start)
+            damage = note_valid(segment, start, past.has_gaps)
         if damage is not None:
             _refuse_loss(segment, damage, past, is_last)
             dropped = _drop(segments, current, damage)
@@ -108,7 +110,7 @@ def _misplaced(segment: Segment, next_offset: int) -> Damage | None:
     if segment.base_offset == next_offset:
         return None
     reason = f"begins at offset {segment.base_offset}, not at {next_offset}"
-    return Damage(0, next_offset, reason, at_end=False)
+    return Damage(0, next_offset, next_offset, reason, at_end=False)
 
 
 def _start_of_scan(segment: Segment, past: Past) -> int:
@@ -130,7 +132,7 @@ def _refuse_loss(segment: Segment, damage: Damage, past: Past, is_last: bool) ->
         if is_last and damage.at_end:
             return
         known = "how far it was synced is not known"
-    elif damage.offset >= point:
+    elif damage.lowest_offset >= point:
         return
     else:
         known = f"it was synced to offset {point}"
@@ -157,10 +159,10 @@ def _drop(segments: list[Segment], number: int, damage: Damage) -> int:
     return dropped_bytes
 
 
-def note_valid(segment: Segment, position: int) -> Damage | None:
+def note_valid(segment: Segment, position: int, has_gaps: bool) -> Damage | None:
     """Note the valid batches from `position` on; the damage that ends them, if it is not the end."""
     end = segment.file.size
-    for found in valid_batches(segment.file, position, end, segment.next_offset):
+    for found in valid_batches(segment.file, position, end, segment.next_offset, has_gaps):
         if isinstance(found, Damage):
             return found
         segment.note(*found)
@@ -172,9 +174,12 @@ class Readable(Protocol):
 
 
 def valid_batches(
-    file: Readable, position: int, end: int, next_offset: int
+    file: Readable, position: int, end: int, next_offset: int, has_gaps: bool
 ) -> Iterator[tuple[int, BatchHeader] | Damage]:
-    """Each batch that is whole and right, then the damage, unless they fill the file up to `end`."""
+    """Each batch that is whole and right, then the damage, unless they fill the file up to `end`.
+
+    No checksum covers the base offset: without gaps it must be the next one, with them at least that.
+    """
     chunk, start = memoryview(b""), position
     while position < end:
         if position - start + HEADER_SIZE > len(chunk):
@@ -188,7 +193,13 @@ def valid_batches(
             chunk, start = memoryview(file.read_at(position, max(_CHUNK_BYTES, size))), position
         batch = chunk[position - start : position - start + size]
         if len(batch) < size or crc32c(batch[CRC_START:]) != header.crc:
-            yield Damage(position, next_offset, "checksum mismatch", at_end=False)
+            yield Damage(position, next_offset, next_offset, "checksum mismatch", at_end=False)
+            return
+        base_offset = header.base_offset
+        if base_offset < next_offset or (base_offset > next_offset and not has_gaps):
+            lowest = min(base_offset, next_offset) if has_gaps else next_offset
+            reason = f"a batch of offset {base_offset} where {next_offset} is next"
+            yield Damage(position, next_offset, lowest, reason, at_end=False)
             return
         yield position, header
         position += size
@@ -202,14 +213,12 @@ def _plausible(
     try:
         header = parse_header(chunk, at)
     except StructError:
-        return Damage(position, next_offset, f"{left} bytes are no batch", at_end=True)
+        reason = f"{left} bytes are no batch"
+        return Damage(position, next_offset, next_offset, reason, at_end=True)
     if header.magic != MAGIC or header.size_bytes < HEADER_SIZE or header.last_offset_delta < 0:
         reason = f"no batch header (magic {header.magic}, length {header.length})"
-        return Damage(position, next_offset, reason, at_end=False)
-    if header.base_offset < next_offset:
-        reason = f"offset {header.base_offset} after {next_offset - 1}"
-        return Damage(position, next_offset, reason, at_end=False)
+        return Damage(position, next_offset, next_offset, reason, at_end=False)
     if header.size_bytes > left:
         reason = f"a batch of {header.size_bytes} bytes, of which {left} are there"
-        return Damage(position, next_offset, reason, at_end=True)
+        return Damage(position, next_offset, next_offset, reason, at_end=True)
     return header

@@ -1,5 +1,6 @@
 """Reads a closed segment again, a piece at a time, and checks every batch in it (replication.md O10)."""
 
+from penstock.records.batch import NO_TIMESTAMP
 from penstock.storage.files import FileSlice
 from penstock.storage.recovery import REMEDY, Damage, valid_batches
 from penstock.storage.segment import DamagedLog, Segment
@@ -8,14 +9,27 @@ from penstock.storage.segment import DamagedLog, Segment
 class Scrub:
     """The check of one segment. `step` may run in any thread, one at a time."""
 
-    __slots__ = ("_batches", "_end_offset", "_next_offset", "_piece", "_position", "done")
+    __slots__ = (
+        "_batches",
+        "_end_offset",
+        "_next_offset",
+        "_piece",
+        "_position",
+        "base_offset",
+        "done",
+        "max_timestamp_ms",
+    )
 
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: Segment, has_gaps: bool) -> None:
         self._piece = FileSlice(segment.file, 0, segment.size_bytes)
         self._end_offset = segment.next_offset
         self._next_offset = segment.base_offset
         self._position = 0
-        self._batches = valid_batches(self._piece, 0, segment.size_bytes, segment.base_offset)
+        self._batches = valid_batches(
+            self._piece, 0, segment.size_bytes, segment.base_offset, has_gaps
+        )
+        self.base_offset = segment.base_offset
+        self.max_timestamp_ms = NO_TIMESTAMP  # so far
         self.done = False
 
     @property
@@ -32,6 +46,7 @@ class Scrub:
                 break
             self._position = found[0] + found[1].size_bytes
             self._next_offset = found[1].next_offset
+            self.max_timestamp_ms = max(self.max_timestamp_ms, found[1].max_timestamp_ms)
             if self._position - start >= max_bytes:
                 return self._position - start
         if not self.done and self._next_offset != self._end_offset:

@@ -119,12 +119,17 @@ class Segment:
 
         The position of the first batch to note, which the index knows.
         """
-        entry = self.indexes.offsets.floor(offset - self.base_offset - 1)
+        indexes = self._indexes or self._saved_indexes()
+        entry = indexes.offsets.floor(offset - self.base_offset - 1)
         header = self._entry_header(entry) if entry else None
         if entry is None or header is None:
             self.start_over()
             return 0
-        self.indexes.resume(entry)
+        indexes.resume(entry)
+        if not self._times_agree(indexes, entry[1] + header.size_bytes):
+            self.start_over()
+            return 0
+        self._indexes = indexes
         self.next_offset = header.base_offset
         self._tail = Tail()
         self._cursor = (-1, 0)
@@ -282,13 +287,14 @@ class Segment:
     def indexes(self) -> Indexes:
         """As the files have them, if they look right; else rebuilt."""
         if self._indexes is None:
-            file = self.file
-            self._indexes = Indexes.saved(
-                file.files, file.directory, self.base_offset, self._interval_bytes
-            )
+            self._indexes = self._saved_indexes()
             if not self._indexes_agree(self._indexes):
                 self.rebuild_indexes()
         return self._indexes
+
+    def _saved_indexes(self) -> Indexes:
+        file = self.file
+        return Indexes.saved(file.files, file.directory, self.base_offset, self._interval_bytes)
 
     @property
     def txns(self) -> TxnIndex:
@@ -306,22 +312,32 @@ class Segment:
         return self.txns.entries if self._aborted else ()
 
     def _indexes_agree(self, indexes: Indexes) -> bool:
-        """The last entries point to batches that confirm them, and there are entries if there must be."""
-        last, newest = indexes.offsets.last(), indexes.times.last()
+        """Of a closed segment: the last entries are confirmed by the batches they point to."""
+        last = indexes.offsets.last()
         if last is None and self.file.size > self._interval_bytes + _SCAN_BYTES:
             return False
-        if last is not None and self._entry_header(last) is None:
+        if not indexes.are_whole or (last is not None and self._entry_header(last) is None):
             return False
+        return self._times_agree(indexes, self.file.size)
+
+    def _times_agree(self, indexes: Indexes, end: int) -> bool:
+        """The last time entry is confirmed by its batch, and no batch near `end` is newer."""
+        last, newest = indexes.offsets.last(), indexes.times.last()
         if newest is None:
-            return self.file.size == 0
-        entry = indexes.offsets.floor(newest[1])
-        if entry is not None and self._entry_header(entry) is None:
+            return end == 0
+        near = indexes.offsets.floor(newest[1])
+        if near is not None and self._entry_header(near) is None:
             return False
-        for _, header in self.headers(entry[1] if entry else 0):
-            if header.last_offset >= self.base_offset + newest[1]:
-                found = (header.max_timestamp_ms, header.last_offset - self.base_offset)
-                return found == newest
-        return False
+        for _, header in self.headers(near[1] if near else 0, end):
+            relative = header.last_offset - self.base_offset
+            if relative >= newest[1]:
+                break
+        else:
+            return False
+        after = self.headers(last[1] if last else 0, end)
+        return (header.max_timestamp_ms, relative) == newest and all(
+            header.max_timestamp_ms <= newest[0] for _, header in after
+        )
 
     def _entry_header(self, entry: tuple[int, int]) -> BatchHeader | None:
         """The header that an entry of the offset index points to; None if the entry is wrong."""

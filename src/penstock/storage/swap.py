@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from penstock.model.errors import StorageFault
 from penstock.records.builder import build_batch
-from penstock.storage import sealed
+from penstock.storage import identity, sealed
 from penstock.storage.files import Disk, OpenFiles, SegmentFile, write_atomically
 from penstock.storage.index import OFFSETS, TIMES
 from penstock.storage.segment import LOG_SUFFIX, SUFFIXES, Segment
@@ -43,6 +43,9 @@ def prepare(directory: str, swap: Swap, interval_bytes: int, disk: Disk | None =
     ends = (*swap.new[1:], _base_after(directory, swap.old[-1]))
     for base_offset, end in zip(swap.new, ends, strict=True):
         _finish_cleaned(directory, base_offset, end, interval_bytes, disk)
+    known = identity.read(directory)
+    if known is not None and not known.has_gaps:
+        identity.write(directory, known._replace(has_gaps=True), disk)
     content = {"new": swap.new, "old": swap.old}
     write_atomically(swap.path(directory), sealed.encode(_FORMAT, content), disk=disk)
 
