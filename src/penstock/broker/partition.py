@@ -265,7 +265,3 @@ class Partition:
         if self._commits is not None:
             self._commits.fail(error)
         self.wake()
-
-    def close(self) -> None:
-        if self._log is not None:
-            self._log.close()

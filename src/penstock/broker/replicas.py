@@ -153,7 +153,6 @@ class Replicas:
         for partition in topic.partitions:
             if partition is not None:
                 self.unsynced.pop(partition, None)
-                partition.close()
                 partition.fail(gone)
         self.directory.delete_topic(name, topic.id)
         self.metrics.forget_topic(name)
