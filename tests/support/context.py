@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.broker.cluster import Cluster
+from penstock.broker.coordinator import GroupCoordinator
 from penstock.broker.hosting import Hosting
 from penstock.broker.membership import Identity
 from penstock.broker.metrics import BrokerMetrics
@@ -147,6 +148,7 @@ def broker_context(
             started = _started(runner, directory, data, threads, tasks, dict(settings or {}))
             broker = runner.run(started)
             yield broker
+            broker.services.groups.close()
             runner.run(broker.cluster.stop())
         finally:
             runner.run(tasks.close())
@@ -170,11 +172,14 @@ async def _started(
     await cluster.load()
     Hosting(replicas, cluster).begin()
     await cluster.join({LISTENER: ADDRESS})
+    groups = GroupCoordinator(replicas, cluster, clock, tasks.spawn, metrics)
+    groups.begin()
     services = Services(
         broker_id=BROKER_ID,
         clock=clock,
         replicas=replicas,
         cluster=cluster,
+        groups=groups,
         metrics=metrics,
         authorizer=rules,
         sessions=FetchSessions(10, iter(range(1, 1000)).__next__),

@@ -284,6 +284,31 @@ class BrokerMetrics:
             name = f"kafka_log_log_{metric}"
             self.registry.gauges_from(name, help_text, ["topic", "partition"], read)
 
+    def read_groups(
+        self,
+        *,
+        groups: Callable[[], float],
+        offsets: Callable[[], float],
+        waiting: Callable[[], float],
+        stopped: Callable[[], float],
+        states: Callable[[], Iterable[Sample]],
+    ) -> None:
+        """Where the numbers of this broker's groups are read at each scrape. `states`: ((type, state), groups)."""
+        for metric, help_text, read in (
+            ("kafka_server_groupmetadatamanager_numgroups", "Groups coordinated here.", groups),
+            ("kafka_server_groupmetadatamanager_numoffsets", "Offsets kept for groups.", offsets),
+            ("penstock_group_requests_waiting", "Group requests that wait.", waiting),
+            (
+                "penstock_group_shards_stopped",
+                "Partitions of __consumer_offsets whose groups cannot be read back.",
+                stopped,
+            ),
+        ):
+            self.registry.gauge_from(metric, help_text, read)
+        self.registry.gauges_from(
+            "penstock_groups", "Groups by type and state.", ["type", "state"], states
+        )
+
     def read_process(
         self,
         *,

@@ -13,7 +13,7 @@ from penstock.wire.messages.heartbeat import HeartbeatRequest
 from penstock.wire.messages.join_group import JoinGroupRequest
 from penstock.wire.messages.leave_group import LeaveGroupRequest
 from penstock.wire.messages.sync_group import SyncGroupRequest
-from penstock.wire.schema import Message
+from penstock.wire.schema import Struct
 
 Asker: TypeAlias = object  # whoever waits for a reply; only handed back, never looked into
 TimerKey: TypeAlias = tuple[str, str]  # what it is about, and which member
@@ -149,7 +149,7 @@ class WriteBytes:
 @dataclass(frozen=True, slots=True)
 class Reply:
     to: Asker
-    message: Message
+    message: Struct
 
 
 @dataclass(frozen=True, slots=True)

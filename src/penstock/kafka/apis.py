@@ -9,16 +9,20 @@ from penstock.kafka.handlers import (
     alter_configs,
     alter_partition_reassignments,
     api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_acls,
     create_partitions,
     create_topics,
     delete_acls,
+    delete_groups,
     delete_records,
     delete_topics,
     describe_acls,
     describe_client_quotas,
     describe_cluster,
     describe_configs,
+    describe_groups,
     describe_log_dirs,
     describe_producers,
     describe_topic_partitions,
@@ -26,15 +30,22 @@ from penstock.kafka.handlers import (
     elect_leaders,
     fetch,
     find_coordinator,
+    heartbeat,
     incremental_alter_configs,
     init_producer_id,
+    join_group,
+    leave_group,
     list_config_resources,
     list_groups,
     list_offsets,
     list_partition_reassignments,
     metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
     offset_for_leader_epoch,
     produce,
+    sync_group,
 )
 from penstock.model.errors import ErrorCode
 from penstock.wire.api_keys import ApiKey
@@ -44,6 +55,14 @@ from penstock.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsResponse,
 )
 from penstock.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from penstock.wire.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from penstock.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from penstock.wire.messages.create_acls import CreateAclsRequest, CreateAclsResponse
 from penstock.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -51,6 +70,7 @@ from penstock.wire.messages.create_partitions import (
 )
 from penstock.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from penstock.wire.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
+from penstock.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from penstock.wire.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from penstock.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from penstock.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
@@ -60,6 +80,7 @@ from penstock.wire.messages.describe_client_quotas import (
 )
 from penstock.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from penstock.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from penstock.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from penstock.wire.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from penstock.wire.messages.describe_producers import (
     DescribeProducersRequest,
@@ -76,11 +97,14 @@ from penstock.wire.messages.describe_user_scram_credentials import (
 from penstock.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from penstock.wire.messages.fetch import FetchRequest, FetchResponse
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from penstock.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from penstock.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
 from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from penstock.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from penstock.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from penstock.wire.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
@@ -92,11 +116,15 @@ from penstock.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsResponse,
 )
 from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
+from penstock.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from penstock.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from penstock.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from penstock.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
 from penstock.wire.messages.produce import ProduceRequest, ProduceResponse
+from penstock.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from penstock.wire.schema import Message
 
 
@@ -111,7 +139,18 @@ _ROWS: tuple[Api[Any, Any], ...] = (
     _api(ApiKey.LIST_OFFSETS, (1, 10), ListOffsetsRequest, ListOffsetsResponse, list_offsets.handle, refuse=list_offsets.refuse),
     _api(ApiKey.METADATA, (0, 13), MetadataRequest, MetadataResponse, metadata.handle, refuse=metadata.refuse),
     _api(ApiKey.FIND_COORDINATOR, (0, 6), FindCoordinatorRequest, FindCoordinatorResponse, find_coordinator.handle, refuse=find_coordinator.refuse),
+    _api(ApiKey.OFFSET_COMMIT, (2, 9), OffsetCommitRequest, OffsetCommitResponse, offset_commit.handle, refuse=offset_commit.refuse, pipelined=True),
+    _api(ApiKey.OFFSET_FETCH, (1, 9), OffsetFetchRequest, OffsetFetchResponse, offset_fetch.handle, refuse=offset_fetch.refuse),
+    _api(ApiKey.JOIN_GROUP, (0, 9), JoinGroupRequest, JoinGroupResponse, join_group.handle, refuse=join_group.refuse),
+    _api(ApiKey.HEARTBEAT, (0, 4), HeartbeatRequest, HeartbeatResponse, heartbeat.handle),
+    _api(ApiKey.LEAVE_GROUP, (0, 5), LeaveGroupRequest, LeaveGroupResponse, leave_group.handle),
+    _api(ApiKey.SYNC_GROUP, (0, 5), SyncGroupRequest, SyncGroupResponse, sync_group.handle),
+    _api(ApiKey.DESCRIBE_GROUPS, (0, 6), DescribeGroupsRequest, DescribeGroupsResponse, describe_groups.handle, refuse=describe_groups.refuse),
     _api(ApiKey.LIST_GROUPS, (0, 5), ListGroupsRequest, ListGroupsResponse, list_groups.handle),
+    _api(ApiKey.DELETE_GROUPS, (0, 2), DeleteGroupsRequest, DeleteGroupsResponse, delete_groups.handle, refuse=delete_groups.refuse),
+    _api(ApiKey.OFFSET_DELETE, (0, 0), OffsetDeleteRequest, OffsetDeleteResponse, offset_delete.handle),
+    _api(ApiKey.CONSUMER_GROUP_HEARTBEAT, (0, 1), ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, consumer_group_heartbeat.handle),
+    _api(ApiKey.CONSUMER_GROUP_DESCRIBE, (0, 1), ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, consumer_group_describe.handle, refuse=consumer_group_describe.refuse),
     _api(ApiKey.CREATE_TOPICS, (2, 7), CreateTopicsRequest, CreateTopicsResponse, create_topics.handle, refuse=create_topics.refuse),
     _api(ApiKey.DELETE_TOPICS, (1, 6), DeleteTopicsRequest, DeleteTopicsResponse, delete_topics.handle, refuse=delete_topics.refuse),
     _api(ApiKey.DELETE_RECORDS, (0, 2), DeleteRecordsRequest, DeleteRecordsResponse, delete_records.handle, refuse=delete_records.refuse),

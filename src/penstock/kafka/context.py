@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.broker.cluster import Cluster
+from penstock.broker.coordinator import GroupCoordinator
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.replicas import Replicas
 from penstock.kafka.fetch_sessions import FetchSessions
@@ -33,6 +34,7 @@ class Services:
     clock: Clock
     replicas: Replicas
     cluster: Cluster
+    groups: GroupCoordinator
     metrics: BrokerMetrics
     authorizer: Authorizer
     sessions: FetchSessions
@@ -82,6 +84,10 @@ class Context:
     @property
     def cluster(self) -> Cluster:
         return self.services.cluster
+
+    @property
+    def groups(self) -> GroupCoordinator:
+        return self.services.groups
 
     def allows(self, operation: Operation, resource: ResourceType, name: str) -> bool:
         return self.services.authorizer.allows(self.principal, operation, resource, name)

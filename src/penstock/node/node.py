@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.broker.cluster import Cluster
+from penstock.broker.coordinator import GroupCoordinator
 from penstock.broker.hosting import Hosting
 from penstock.broker.housekeeping import Housekeeping
 from penstock.broker.membership import Identity
@@ -62,6 +63,7 @@ class Node:
         self._directory: DataDirectory | None = None
         self._replicas: Replicas | None = None
         self._cluster: Cluster | None = None
+        self._groups: GroupCoordinator | None = None
         self._housekeeping: Housekeeping | None = None
         self._http: HttpServer | None = None
 
@@ -131,7 +133,11 @@ class Node:
         hosting = Hosting(replicas, cluster)
         hosting.begin()
         replicas.recover()
-        self._open_doors(self._services(replicas, cluster))
+        self._groups = groups = GroupCoordinator(
+            replicas, cluster, self._clock, self._chores.spawn, self.metrics
+        )
+        groups.begin()
+        self._open_doors(self._services(replicas, cluster, groups))
         await cluster.join(self._advertised())
         directory.note_broker_epoch(cluster.epoch)
         self._housekeeping = Housekeeping(replicas, cluster, hosting, self._clock)
@@ -145,6 +151,8 @@ class Node:
             door.close()
         for sock in self._sockets:
             sock.close()
+        if self._groups is not None:
+            self._groups.close()
         if self._housekeeping is not None:
             self._housekeeping.stop()
         await self._chores.close()
@@ -203,7 +211,9 @@ class Node:
         changes_max = self.config.penstock_metadata_changes_max
         return SqliteStore(path, self._clock, changes_max=changes_max)
 
-    def _services(self, replicas: Replicas, cluster: Cluster) -> Services:
+    def _services(
+        self, replicas: Replicas, cluster: Cluster, groups: GroupCoordinator
+    ) -> Services:
         self._sessions = FetchSessions(
             self.config.max_incremental_fetch_session_cache_slots, lambda: secrets.randbits(31)
         )
@@ -212,6 +222,7 @@ class Node:
             clock=self._clock,
             replicas=replicas,
             cluster=cluster,
+            groups=groups,
             metrics=self.metrics,
             authorizer=AllowAll(),
             sessions=self._sessions,

@@ -1,4 +1,4 @@
-"""FindCoordinator: the broker that looks after a group. With one broker, it is this one.
+"""FindCoordinator: the broker that looks after a group: the leader of its partition of the offsets topic.
 
 Transactional ids have no coordinator here. They are refused with CLUSTER_AUTHORIZATION_FAILED, the
 one code on which both librdkafka and the Java client give up at once and show our message:
@@ -23,14 +23,14 @@ _TRANSACTION: Final = 1
 _BATCHED_SINCE: Final = 4
 
 
-def handle(request: FindCoordinatorRequest, context: Context) -> FindCoordinatorResponse:
+async def handle(request: FindCoordinatorRequest, context: Context) -> FindCoordinatorResponse:
     if context.version >= _BATCHED_SINCE:
         return FindCoordinatorResponse(
             coordinators=[
-                _answer(key, request.key_type, context) for key in request.coordinator_keys
+                await _answer(key, request.key_type, context) for key in request.coordinator_keys
             ]
         )
-    return _unbatched(_answer(request.key, request.key_type, context))
+    return _unbatched(await _answer(request.key, request.key_type, context))
 
 
 def refuse(request: FindCoordinatorRequest, error: BrokerError) -> FindCoordinatorResponse:
@@ -49,18 +49,15 @@ def no_transactions(transactional_id: str) -> BrokerError:
     )
 
 
-def _answer(key: str, key_type: int, context: Context) -> Coordinator:
+async def _answer(key: str, key_type: int, context: Context) -> Coordinator:
     try:
         _check(key, key_type, context)
-        endpoint = _own_endpoint(context)
+        broker_id = await context.groups.coordinator_of(key)
+        endpoint = _endpoint_of(broker_id, context)
     except BrokerError as error:
         return _refused(key, error)
     return Coordinator(
-        key=key,
-        node_id=context.broker_id,
-        host=endpoint.host,
-        port=endpoint.port,
-        error_message=None,
+        key=key, node_id=broker_id, host=endpoint.host, port=endpoint.port, error_message=None
     )
 
 
@@ -76,12 +73,13 @@ def _check(key: str, key_type: int, context: Context) -> None:
         )
 
 
-def _own_endpoint(context: Context) -> Endpoint:
+def _endpoint_of(broker_id: int, context: Context) -> Endpoint:
     for broker, endpoint in context.cluster.endpoints(context.listener):
-        if broker.id == context.broker_id:
+        if broker.id == broker_id:
             return endpoint
     raise BrokerError(
-        f"broker {context.broker_id} is not registered yet", ErrorCode.COORDINATOR_NOT_AVAILABLE
+        f"broker {broker_id} cannot be reached through listener {context.listener}",
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
     )
 
 
