@@ -16,7 +16,6 @@ from penstock.metadata.store import (
     Committed,
     Compare,
     Conflict,
-    Delete,
     DeletePrefix,
     MetadataStore,
     Put,
@@ -150,14 +149,12 @@ class Committer:
                 "this broker lost the controller's office while it wrote", ErrorCode.NOT_CONTROLLER
             )
         revision = (await self._store.snapshot(CONTROLLER)).revision
-        match write:
-            case Put(key, value):
-                entry = await self._store.read(key)
-                happened = entry is not None and entry.value == value
-            case Delete(key):
-                happened = await self._store.read(key) is None
-            case DeletePrefix(prefix):
-                happened = not (await self._store.snapshot(prefix)).entries
+        if isinstance(write, DeletePrefix):
+            happened = not (await self._store.snapshot(write.prefix)).entries
+        else:
+            entry = await self._store.read(write.key)
+            wanted = write.value if isinstance(write, Put) else None
+            happened = (entry and entry.value) == wanted
         return Committed(revision) if happened else Conflict(revision)
 
 
