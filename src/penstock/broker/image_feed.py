@@ -39,7 +39,7 @@ class ImageFeed:
         self._waiting: list[tuple[Revision, asyncio.Future[None]]] = []
 
     def listen(self, listener: Listener) -> None:
-        """`listener` is called after each change, and must not fail or wait."""
+        """`listener` is called after each change, and must not wait."""
         self._listeners.append(listener)
 
     async def load(self) -> None:
@@ -87,12 +87,19 @@ class ImageFeed:
     def _publish(self, delta: Delta) -> None:
         if not delta.is_empty:
             for listener in self._listeners:
-                listener(delta)
+                self._tell(listener, delta)
         revision = self.image.revision
         for wanted, arrived in self._waiting:
             if wanted <= revision and not arrived.done():
                 arrived.set_result(None)
         self._waiting = [it for it in self._waiting if not it[1].done()]
+
+    def _tell(self, listener: Listener, delta: Delta) -> None:
+        """A listener's error is a bug, and no reason for all others to see nothing any more."""
+        try:
+            listener(delta)
+        except Exception:  # noqa: BLE001  # logged, with its trace
+            _log.exception("listener-failed revision=%d", delta.revision)
 
 
 def _slices(snapshot: Snapshot) -> Iterator[Sequence[Change]]:

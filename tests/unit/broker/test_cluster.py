@@ -548,6 +548,24 @@ def test_an_image_that_fell_too_far_behind_is_loaded_anew(place: Place) -> None:
     run(scenario())
 
 
+def test_a_listener_that_fails_does_not_stop_the_others(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_: Delta) -> None:
+        raise RuntimeError("a bug")
+
+    async def scenario() -> None:
+        async with place.broker() as cluster:
+            told: list[Delta] = []
+            cluster.on_change(broken)
+            cluster.on_change(told.append)
+            await create(cluster, "t")
+            assert len(told) == 1
+
+    run(scenario())
+    assert "listener-failed" in caplog.text
+
+
 def test_a_store_of_another_cluster_or_of_the_past_is_refused(place: Place) -> None:
     async def scenario() -> None:
         async with place.broker() as cluster:
