@@ -1,6 +1,7 @@
 """Runs compactions one after another: decided and swapped in on the loop, done in the worker process."""
 
 import logging
+from typing import Final
 
 from penstock.broker.cluster import Cluster
 from penstock.broker.replicas import Replicas
@@ -10,6 +11,8 @@ from penstock.storage.worker import Worker, WorkerFailed
 
 _log = logging.getLogger(__name__)
 
+_REST_MS: Final = 60_000  # after a compaction that failed
+
 
 class Cleaning:
     def __init__(self, replicas: Replicas, cluster: Cluster, clock: Clock) -> None:
@@ -17,6 +20,7 @@ class Cleaning:
         self._cluster = cluster
         self._clock = clock
         self._worker = Worker()
+        self._resting: dict[str, int] = {}  # until when, in monotonic ms, by the log's path
 
     def pause_s(self) -> float:
         return self._cluster.config.log_cleaner_backoff_ms / 1000
@@ -30,18 +34,23 @@ class Cleaning:
             return
         while (found := self._next_round()) is not None:
             if not await self._compact(found):
-                break
+                self._resting[found.log.path] = self._clock.monotonic_ms() + _REST_MS
         if self._worker.is_running:
             await self._replicas.run_in_thread(self._worker.close)
 
     def _next_round(self) -> Round | None:
         config, now_ms = self._cluster.config, self._clock.wall_ms()
+        monotonic_ms = self._clock.monotonic_ms()
+        self._resting = {
+            path: until for path, until in self._resting.items() if until > monotonic_ms
+        }
         logs = (
             (partition.log, partition.last_stable_offset)
             for partition in self._replicas.partitions()
             if POLICY in partition.topic.config.cleanup_policy
             and partition.failure is None
             and self._replicas.has_log(partition)
+            and partition.log.path not in self._resting
         )
         candidate = choose(logs, now_ms)
         if candidate is None:
@@ -52,7 +61,7 @@ class Cleaning:
         return Round(candidate, allowance, self._worker, now_ms)
 
     async def _compact(self, found: Round) -> bool:
-        """Whether it was done; else the next try is after the pause."""
+        """Whether it was done; else the log rests a while, so that the others have their turn."""
         metrics, in_thread = self._replicas.metrics.compaction, self._replicas.run_in_thread
         try:
             outcome = await in_thread(found.clean)
