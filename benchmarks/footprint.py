@@ -25,6 +25,7 @@ from benchmarks.rig import (
     rss_mb,
     running_broker,
     start,
+    stop,
 )
 from penstock.testing import Broker
 from penstock.wire.messages.api_versions import ApiVersionsRequest
@@ -93,9 +94,7 @@ def partitions(count: int, data: str | None) -> None:
         write_to_each(broker, topics)
         written_s = time.monotonic() - begun_s
         written_mb = rss_mb(broker.pid)
-        begun_s = time.monotonic()
-        broker.stop()
-        stopped_s = time.monotonic() - begun_s
+        stopped_s = stop(broker)
         begun_s = time.monotonic()
         start(broker)
         print_row(
@@ -108,6 +107,7 @@ def partitions(count: int, data: str | None) -> None:
             f"{time.monotonic() - begun_s:.2f} s",
             f"{rss_mb(broker.pid):.0f} MB",
         )
+        stop(broker)
 
 
 def write_to_each(broker: Broker, topics: list[str]) -> None:

@@ -46,6 +46,7 @@ def fuzz_broker(seed: int, first: int, slices: int, slice_frames: int) -> Health
                 f"{health.rss_mb[-1]:.1f}",
                 health.troubles.total(),
             )
+        fuzzer.look_after_crash()
         return health
 
 

@@ -28,6 +28,7 @@ LOAD_CORES: Final = frozenset(_CORES[1:] or _CORES)
 _CLIENT_BOUND_BELOW: Final = 0.90  # of its core: the broker could have done more
 _LIBRARIES: Final = ("penstock", "uvloop", "fastcrc", "cramjam", "confluent-kafka")
 _GONE_TIMEOUT_S: Final = 120.0
+_STOP_TIMEOUT_S: Final = 900.0
 
 
 class Used(NamedTuple):
@@ -86,6 +87,17 @@ def start(broker: Broker) -> Broker:
     """Start it on the broker's core."""
     with on_cores(BROKER_CORES):
         return broker.start()
+
+
+def stop(broker: Broker) -> float:
+    """Stop it, however long that takes; how many seconds it took."""
+    begun_s = time.monotonic()
+    process = psutil.Process(broker.pid)
+    process.terminate()
+    process.wait(_STOP_TIMEOUT_S)
+    elapsed_s = time.monotonic() - begun_s
+    broker.stop()
+    return elapsed_s
 
 
 @contextmanager

@@ -3,7 +3,10 @@
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from urllib.request import urlopen
 
 import confluent_kafka
 import pytest
@@ -197,18 +200,12 @@ def test_a_reader_that_does_not_read_holds_up_nobody_and_gets_all_in_the_end(
     large = bytes(900_000)
     requests = 100
     with RawClient(broker.bootstrap) as slow, RawClient(broker.bootstrap) as other:
-        assert (
-            not other.ask(produce(topic, large), ProduceResponse, 9)
-            .responses[0]
-            .partition_responses[0]
-            .error_code
-        )
+        assert code_of(other.ask(produce(topic, large), ProduceResponse, 9)) == ErrorCode.NONE
         for number in range(requests):
             slow.send(fetch(topic), 11, number)
 
         for _ in range(20):
-            answer = other.ask(produce(topic), ProduceResponse, 9)
-            assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+            assert code_of(other.ask(produce(topic), ProduceResponse, 9)) == ErrorCode.NONE
 
         for number in range(requests):
             correlation_id, fetched = slow.receive_as(FetchResponse, 11)
@@ -260,8 +257,7 @@ def test_a_request_may_arrive_byte_by_byte(broker: Broker, topic: str) -> None:
     with RawClient(broker.bootstrap) as client:
         for byte in encode_request(produce(topic, b"slow"), 9):
             client.socket.sendall(bytes((byte,)))
-        _, answer = client.receive_as(ProduceResponse, 9)
-        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+        assert code_of(client.receive_as(ProduceResponse, 9)[1]) == ErrorCode.NONE
 
 
 @pytest.mark.parametrize("size", [1_000, 900_000], ids=["small", "large"])
@@ -274,6 +270,51 @@ def test_half_a_request_is_no_request(broker: Broker, topic: str, size: int) -> 
     with RawClient(broker.bootstrap) as client:
         answer = client.ask(latest_offset(topic), ListOffsetsResponse, 5)
         assert answer.topics[0].partitions[0].offset == 0
+
+
+def test_large_requests_share_bounded_memory_and_each_gets_its_turn() -> None:
+    buffers, waiting = 4, 8
+    limit_bytes = buffers << 20
+    with (
+        Broker({"queued.max.request.bytes": limit_bytes}, subprocess=True) as broker,
+        ExitStack() as stack,
+    ):
+        topic = broker.create_topic()
+        request = encode_request(produce(topic, bytes(900_000)), 9)
+        half = len(request) // 2
+        clients = [stack.enter_context(RawClient(broker.bootstrap)) for _ in range(buffers)]
+        for client in clients:
+            client.socket.sendall(request[:half])
+        until(lambda: metric(broker, "penstock_request_memory_bytes") == limit_bytes)
+
+        threads = stack.enter_context(ThreadPoolExecutor(waiting))
+        others = [threads.submit(ask_to_produce, broker.bootstrap, request) for _ in range(waiting)]
+        with RawClient(broker.bootstrap) as small:
+            assert small.ask(produce(topic), ProduceResponse, 9).responses, "it needs no buffer"
+        assert not any(other.done() for other in others)
+        assert metric(broker, "penstock_request_memory_bytes") == limit_bytes
+
+        for client in clients:
+            client.socket.sendall(request[half:])
+            assert code_of(client.receive_as(ProduceResponse, 9)[1]) == ErrorCode.NONE
+        assert [other.result() for other in others] == [ErrorCode.NONE] * waiting
+        until(lambda: metric(broker, "penstock_request_memory_bytes") == 0)
+
+
+def ask_to_produce(bootstrap: str, request: bytes) -> int:
+    with RawClient(bootstrap) as client:
+        client.socket.sendall(request)
+        return code_of(client.receive_as(ProduceResponse, 9)[1])
+
+
+def code_of(answer: ProduceResponse) -> int:
+    return answer.responses[0].partition_responses[0].error_code
+
+
+def metric(broker: Broker, name: str) -> float:
+    with urlopen(f"http://{broker.http}/metrics", timeout=PATIENCE_S) as answer:
+        lines = answer.read().decode().splitlines()
+    return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
 
 
 # What closes a connection, and nothing else ------------------------------------------------------

@@ -29,6 +29,7 @@ def test_spoiled_frames_do_a_broker_no_harm(seed: int, tmp_path: Path) -> None:
         fuzzer = Fuzzer(broker, tmp_path / "broker.log", seed)
         for number in range(SLICES):
             fuzzer.run_slice(number, SLICE_FRAMES)
+        fuzzer.look_after_crash()
     health = fuzzer.health
     assert not health.troubles, f"SEED={seed}: {dict(health.troubles)}"
     assert health.answered_bytes > 0, "some frames were in order, and were answered"

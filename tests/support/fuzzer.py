@@ -21,6 +21,12 @@ from penstock.testing import Broker
 from penstock.wire.header import decode_request_header
 from penstock.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from penstock.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from penstock.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -49,6 +55,7 @@ SETTINGS: Final = {  # so that requests which are in order after all cannot fill
 _STEADY: Final = "steady"  # no frame names it, so no frame can take it away
 _TARGETS: Final = ("fuzz-0", "fuzz-1", "compacted")
 _PARTITIONS: Final = 2
+_AFTER_CRASH: Final = -1  # no slice
 _CRC: Final = slice(17, 21)  # of a batch: the same before and after it was stamped
 _OPEN_AT_ONCE: Final = 64
 _UNSPOILED: Final = 0.3  # of the connections: they send one frame that is in order
@@ -112,6 +119,16 @@ class Fuzzer:
             self._await_end(opened.popleft(), number)
         self.health.frames += sent
         self._look(number)
+
+    def look_after_crash(self) -> None:
+        """What the frames left behind on disk must not trouble the next start."""
+        self._broker.kill()
+        self._broker.start()
+        self._process = psutil.Process(self._broker.pid)
+        with RawClient(self._broker.bootstrap) as client:
+            for name in self._world().topics:
+                self._check_end(client, name)
+        self._look(_AFTER_CRASH)
 
     def _world(self) -> World:
         """Topics to aim at; those that a frame has deleted are made again."""
@@ -203,6 +220,13 @@ class Fuzzer:
         read = client.ask(fetch, FetchResponse, 11).responses[0].partitions[0]
         assert isinstance(read.records, memoryview), read.error_code
         assert read.records[_CRC] == batch[_CRC], "other bytes came back"
+
+    def _check_end(self, client: RawClient, name: str) -> None:
+        """Each of its logs opens, and has an end."""
+        wanted = [ListOffsetsPartition(partition_index=i, timestamp=-1) for i in range(_PARTITIONS)]
+        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=name, partitions=wanted)])
+        for partition in client.ask(request, ListOffsetsResponse, 5).topics[0].partitions:
+            assert partition.error_code == ErrorCode.NONE, f"{name}: code {partition.error_code}"
 
     def _read_log(self, number: int) -> None:
         """Errors and traces are bugs; warnings about our frames are what the log is for."""
