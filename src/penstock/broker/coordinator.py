@@ -75,7 +75,7 @@ def rules_of(config: BrokerConfig) -> Rules:
 
 
 def _of_kind(kind: type[Response], answer: Answer) -> Response | asyncio.Future[Response]:
-    assert isinstance(answer, kind | asyncio.Future), f"{answer!r} is no {kind.__name__}"
+    assert type(answer) is kind or isinstance(answer, asyncio.Future), f"no {kind.__name__}"
     return answer
 
 

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from penstock.broker import group_log
 from penstock.broker.partition import Partition
@@ -32,6 +32,7 @@ from penstock.wire.schema import Struct
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Answer = Struct | asyncio.Future[Any]
 Ask = Callable[["Asked"], list[Effect]]
 
@@ -105,17 +106,16 @@ class GroupShard:
     def ask(self, group_id: str, work: Ask) -> Answer:
         """The answer of what `work` does, at once where nothing has to be waited for."""
         asked = Asked()
-        self._do(group_id, self._guarded(lambda: work(asked)))
-        if asked.message is not None:
-            return asked.message
-        asked.future = self._loop.create_future()
-        self._waiting.add(asked)
-        return asked.future
+        self._do(group_id, self._guarded(work, asked))
+        return self._answer_of(asked)
 
     def read(self, work: Callable[[], Struct]) -> Answer:
         """What `work` reads is told only when all of it is committed."""
         asked = Asked()
         self._reply(asked, work())
+        return self._answer_of(asked)
+
+    def _answer_of(self, asked: Asked) -> Answer:
         if asked.message is not None:
             return asked.message
         asked.future = self._loop.create_future()
@@ -124,14 +124,14 @@ class GroupShard:
 
     def do(self, group_id: str, work: Callable[[Now], list[Effect]]) -> None:
         """Something nobody asked for: expiry, a topic that is gone."""
-        self._do(group_id, self._guarded(lambda: work(self.now())))
+        self._do(group_id, self._guarded(work, self.now()))
 
     def now(self) -> Now:
         return Now(self._clock.monotonic_ms(), self._clock.wall_ms())
 
-    def _guarded(self, work: Callable[[], list[Effect]]) -> list[Effect]:
+    def _guarded(self, work: Callable[[T], list[Effect]], argument: T) -> list[Effect]:
         try:
-            return work()
+            return work(argument)
         except BrokerError:
             raise  # refused before anything was changed
         except Exception:
@@ -167,7 +167,8 @@ class GroupShard:
         group_id = key[0]
         now_ms = self._clock.monotonic_ms()
         try:
-            self._do(group_id, self._guarded(lambda: self.core.step(group_id, event, now_ms)))
+            step = self.core.step
+            self._do(group_id, self._guarded(lambda due: step(group_id, due, now_ms), event))
         except Exception:  # noqa: BLE001 - the shard is lost, but not the timers of others
             _log.exception("group-timer-failed group=%s event=%s", group_id, event)
 

@@ -98,7 +98,8 @@ def commit(
     offsets: Offsets, request: OffsetCommitRequest, *, wall_ms: int, max_metadata_bytes: int
 ) -> tuple[OffsetCommitResponse, Records]:
     """Take the offsets over; what is returned is to be written, and answered when it is."""
-    group, written = request.group_id, []
+    group = request.group_id
+    written: Records = []
     topics = []
     retention_ms = request.retention_time_ms
     expire_ms = -1 if retention_ms == -1 else wall_ms + retention_ms
@@ -126,7 +127,7 @@ def commit(
         topics.append(
             OffsetCommitResponseTopic(name=name, topic_id=topic.topic_id, partitions=answers)
         )
-    return OffsetCommitResponse(topics=topics), list[tuple[bytes, bytes | None]](written)
+    return OffsetCommitResponse(topics=topics), written
 
 
 def _refused(asked: OffsetCommitRequestPartition, code: ErrorCode) -> OffsetCommitResponsePartition:

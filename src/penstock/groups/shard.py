@@ -3,7 +3,7 @@
 No I/O: what must be done comes back as effects, in order, exactly as from a single group.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.groups import commits, entries, heartbeats
 from penstock.groups.consumer import ConsumerGroup
@@ -36,8 +36,7 @@ from penstock.wire.messages.offset_delete import OffsetDeleteRequest
 from penstock.wire.messages.sync_group import SyncGroupResponse
 
 
-@dataclass(frozen=True, slots=True)
-class Now:
+class Now(NamedTuple):
     ms: int  # on the monotonic clock
     wall_ms: int
 

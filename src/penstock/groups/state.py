@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from penstock.groups.events import Asker
+from penstock.groups.events import Asker, SessionExpired
 from penstock.groups.protocol import CONSUMER_PROTOCOL, subscribed_topics
 from penstock.groups.topics import Topics
 from penstock.model.errors import ErrorCode
@@ -63,6 +63,7 @@ class Member:
         "assignment",
         "client_host",
         "client_id",
+        "expiry",
         "id",
         "instance_id",
         "is_new",
@@ -86,6 +87,7 @@ class Member:
         assignment: bytes = b"",
     ) -> None:
         self.id = id
+        self.expiry = SessionExpired(id)  # made once: every heartbeat sets a timer to it
         self.instance_id = instance_id
         self.client_id = client_id
         self.client_host = client_host
@@ -214,6 +216,7 @@ class ClassicGroup:
         if self.leader == member.id:
             self.leader = new_id
         member.id = new_id
+        member.expiry = SessionExpired(new_id)
         self.members[new_id] = member
         self.static[member.instance_id] = new_id
 

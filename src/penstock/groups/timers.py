@@ -25,8 +25,7 @@ def session_key(member_id: str) -> TimerKey:
 
 def session_timer(member: Member, now_ms: int) -> SetTimer:
     """The member was heard of: its session begins anew."""
-    at_ms = now_ms + member.session_timeout_ms
-    return SetTimer(("session", member.id), at_ms, SessionExpired(member.id))
+    return SetTimer(("session", member.id), now_ms + member.session_timeout_ms, member.expiry)
 
 
 def consumer_session_timer(group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> SetTimer:

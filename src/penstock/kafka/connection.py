@@ -64,6 +64,7 @@ class Connection:
         "_blocked",
         "_closed",
         "_fd",
+        "_flush_due",
         "_frame",
         "_frame_filled",
         "_frame_size",
@@ -101,6 +102,7 @@ class Connection:
         self._head_sent = 0  # bytes of _out[0] that have left
         self._unanswered: deque[Answer] = deque()
         self._waiting: asyncio.Future[Any] | None = None  # what the held request waits for
+        self._flush_due = False  # at the end of this tick
         self._held = False  # a request that waits holds back later ones
         self._muted = False
         self._blocked = False  # the peer does not take our answers
@@ -337,7 +339,10 @@ class Connection:
         except HangUp as reason:
             self.close(str(reason))
             return
-        self._flush()
+        if self._unanswered:
+            self._flush_soon()
+        else:
+            self._flush()
         self._resume()
 
     # Answering ---------------------------------------------------------------------------------
@@ -372,6 +377,16 @@ class Connection:
             self._out.append(chunk)
             if not isinstance(chunk, FileSlice):
                 self._out_bytes += len(chunk)
+
+    def _flush_soon(self) -> None:
+        """More answers may come in this tick: send them together."""
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flush_due = False
+        self._flush()
 
     def _flush(self) -> None:
         """Send until all is gone or the peer takes no more."""

@@ -41,6 +41,7 @@ class Loop:
         self.add_writer: Callable[..., Any] = loop.add_writer
         self.remove_writer: Callable[[int], Any] = loop.remove_writer
         self.call_later: Callable[..., asyncio.TimerHandle] = loop.call_later
+        self.call_soon: Callable[..., asyncio.Handle] = loop.call_soon
         self.create_future: Callable[[], asyncio.Future[Any]] = loop.create_future
 
 

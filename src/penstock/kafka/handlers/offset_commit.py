@@ -19,16 +19,15 @@ def handle(
     request: OffsetCommitRequest, context: Context
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
     context.authorize(Operation.READ, ResourceType.GROUP, request.group_id)
-    refused: dict[int, OffsetCommitResponseTopic] = {}
-    accepted = []
-    for place, topic in enumerate(request.topics):
-        code = _refusal(topic.name, context)
+    codes = [_refusal(topic.name, context) for topic in request.topics]
+    if not any(codes):
+        return context.groups.commit(request, context.version)
+    refused, accepted = {}, []
+    for place, (topic, code) in enumerate(zip(request.topics, codes, strict=True)):
         if code:
             refused[place] = _refuse_topic(topic, code)
         else:
             accepted.append(topic)
-    if not refused:
-        return context.groups.commit(request, context.version)
     request.topics = accepted
     answer = context.groups.commit(request, context.version)
     return (
