@@ -77,6 +77,10 @@ def _append_topic(
     try:
         topic = replicas.topic(data.name) if data.name else replicas.topic_by_id(data.topic_id)
         context.authorize(Operation.WRITE, ResourceType.TOPIC, topic.name)
+        if topic.internal:
+            raise BrokerError(
+                f"'{topic.name}' is written by brokers only", ErrorCode.INVALID_TOPIC_EXCEPTION
+            )
     except BrokerError as error:
         return _refuse_topic(data, _hide_if_unauthorized(data.name, context, error))
     return TopicProduceResponse(
