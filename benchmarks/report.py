@@ -1,0 +1,68 @@
+"""Every benchmark after the other, into docs/benchmarks/results.md: `make bench B=report`. Half an hour on a quiet machine.
+
+What is about CPU time keeps its data in memory, so that the disk has no say; what is about disks does not.
+"""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_ROOT: Final = Path(__file__).parent.parent
+_RESULTS: Final = _ROOT / "docs" / "benchmarks" / "results.md"
+_IN_MEMORY: Final = ("--data", "/dev/shm")
+
+
+class Section(NamedTuple):
+    title: str
+    module: str
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        return " ".join(("python -m", f"benchmarks.{self.module}", *self.arguments))
+
+
+SECTIONS: Final = (
+    Section("Throughput, data in memory", "throughput", _IN_MEMORY),
+    Section("Throughput, data on disk", "throughput"),
+    Section("CPU time of a produce request", "requests", _IN_MEMORY),
+    Section("Latency", "latency"),
+    Section("A real client", "librdkafka"),
+    Section("Sustained writing", "sustained", ("--seconds", "180")),
+    Section("Start-up, memory, connections", "footprint", ("--partitions", "10000", "100000")),
+    Section("After kill -9", "recovery", ("--gb", "10")),
+    Section("Fuzzing", "fuzz"),
+)
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--only", default="", help="print those whose module contains this, and write nothing")
+    arguments = options.parse_args()
+    failed = 0
+    parts = [
+        "# Results\n\nWritten by `make bench B=report`; [README.md](README.md) says what they mean.\n"
+    ]
+    for section in SECTIONS:
+        if arguments.only not in section.module:
+            continue
+        print(f"{section.title}: {section.command}", flush=True)
+        done = subprocess.run(
+            [sys.executable, "-m", f"benchmarks.{section.module}", *section.arguments],
+            cwd=_ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        failed |= done.returncode
+        print(done.stdout, flush=True)
+        parts.append(f"## {section.title}\n\n`{section.command}`\n\n{done.stdout.strip()}\n")
+        if not arguments.only:
+            _RESULTS.write_text("\n".join(parts))
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
