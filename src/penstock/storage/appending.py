@@ -107,10 +107,17 @@ class GrowingLog:
         self.configure(config)
 
     def adopt(
-        self, segments: Segments, state: LogState, unsynced: list[Segment], *, has_gaps: bool
+        self,
+        segments: Segments,
+        state: LogState,
+        unsynced: list[Segment],
+        *,
+        has_gaps: bool,
+        truncated_to: int | None,
     ) -> None:
         """Become the log that was found on disk."""
         self._has_gaps = has_gaps
+        self._truncated_to = truncated_to
         active = segments.active
         self._segments, self._active, self._state = segments, active, state
         self._unsynced = Unsynced(unsynced)

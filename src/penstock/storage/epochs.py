@@ -37,6 +37,11 @@ class Epochs:
     def __len__(self) -> int:
         return len(self._epochs)
 
+    @property
+    def first_offset(self) -> int:
+        """Where the oldest epoch that is known begins: the log start, once that has moved."""
+        return self._starts[0] if self._starts else 0
+
     def entries(self) -> list[tuple[int, int]]:
         return list(zip(self._epochs, self._starts, strict=True))
 

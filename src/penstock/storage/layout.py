@@ -41,7 +41,7 @@ def segments_of(
 ) -> list[Segment]:
     """Each reaches to where the next one begins, as far as names can tell."""
     bases = [base_offset for base_offset, _ in found.segments]
-    ends = [*bases[1:], *bases[-1:]]
+    ends = [*bases[1:], *bases[-1:]]  # the last one's end is not known yet
     return [
         Segment(SegmentFile(files, directory, base, LOG_SUFFIX, size), interval_bytes, end)
         for (base, size), end in zip(found.segments, ends, strict=True)

@@ -132,6 +132,7 @@ class Log(GrowingLog):
         self._unsynced.keep(self._segments)
         self._unsynced.add_segment(self._active)
         self.next_offset = next_offset
+        self.start_offset = min(self.start_offset, next_offset)  # it may lie inside a batch
         self.recovery_point = min(self.recovery_point, next_offset)
         self._truncated_to = min(self._truncated_to or next_offset, next_offset)
         self._state = state.load(

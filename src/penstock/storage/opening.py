@@ -22,18 +22,14 @@ def open_log(
     """The log that the directory holds, recovered; one that was never written if there is none."""
     log = Log(files, topic_path, partition, topic_id, config)
     found = layout.tidy(log.path)
-    if not found.segments:
-        _refuse_missing(log.path, found, past)
-        remove([path for paths in found.retired.values() for path in paths])
-        return log
-    known = identity.read(log.path)
-    past = past._replace(has_gaps=known is None or known.has_gaps)
     epochs, truncated_to = state.read_epochs(log.path) or (None, None)
     if truncated_to is not None and past.recovery_point is not None:
         past = past._replace(recovery_point=min(past.recovery_point, truncated_to))
+    known = identity.read(log.path)
+    past = past._replace(has_gaps=known is None or known.has_gaps)
     opened = layout.segments_of(files, log.path, found, config.index_interval_bytes)
-    if _lacks_front(log.path, found, past):
-        return _emptied(log, opened, past)
+    if _lacks_all(log.path, found, past) or _lacks_front(log.path, found, past):
+        return _emptied(log, opened, found, past)
     items, log.recovery = recovery.open_segments(opened, past)
     next_offset = items[-1].next_offset
     sure_upto = min(past.recovery_point or 0, next_offset)
@@ -47,20 +43,22 @@ def open_log(
     segments = Segments(files, log.path, items)
     segments.adopt_retired(found.retired)
     unsynced = [segment for segment in items[:-1] if segment.next_offset > sure_upto]
-    log.adopt(segments, follows, unsynced, has_gaps=past.has_gaps)
+    log.adopt(segments, follows, unsynced, has_gaps=past.has_gaps, truncated_to=truncated_to)
     log.recovery_point = sure_upto
-    log.start_offset = max(items[0].base_offset, min(past.start_offset or 0, next_offset))
+    start_offset = max(past.start_offset or 0, follows.epochs.first_offset)
+    log.start_offset = max(items[0].base_offset, min(start_offset, next_offset))
     log.saved_start_offset = past.start_offset or 0
     log.unflushed_bytes = log.recovery.scanned_bytes - log.recovery.dropped_bytes
     return log
 
 
-def _refuse_missing(path: str, found: Found, past: Past) -> None:
-    """Only a log that was being emptied may be without any segment."""
-    if past.recovery_point and not found.retired:
+def _lacks_all(path: str, found: Found, past: Past) -> bool:
+    """Whether there is no segment, as in a log that was never written, or was being emptied."""
+    if not found.segments and not found.retired and past.recovery_point:
         raise DamagedLog(
             f"{path}: no segment is there, though it was synced to offset {past.recovery_point}. {REMEDY}"
         )
+    return not found.segments
 
 
 def _lacks_front(path: str, found: Found, past: Past) -> bool:
@@ -80,11 +78,15 @@ def _lacks_front(path: str, found: Found, past: Past) -> bool:
     return past.ending is Ending.POWER_LOSS and point is not None
 
 
-def _emptied(log: Log, segments: list[Segment], past: Past) -> Log:
-    """What is left does not begin where the log does: of a prefix there is nothing."""
-    log.next_offset = log.start_offset = log.recovery_point = past.start_offset or 0
+def _emptied(log: Log, segments: list[Segment], found: Found, past: Past) -> Log:
+    """Nothing is left of a prefix. No offset below the recovery point is ever given again."""
+    log.recovery_point = past.recovery_point or 0
+    log.next_offset = log.start_offset = max(log.recovery_point, past.start_offset or 0)
+    log.saved_start_offset = past.start_offset or 0
     dropped_bytes = sum(segment.size_bytes for segment in segments)
-    log.recovery = Recovery(0, dropped_bytes, log.next_offset)
+    if dropped_bytes:
+        log.recovery = Recovery(0, dropped_bytes, log.next_offset)
     for segment in reversed(segments):
         segment.unlink()
+    remove([path for paths in found.retired.values() for path in paths])
     return log

@@ -138,8 +138,8 @@ def load(
         state.producers.restore(section.producers)
     producers_from = section.offset if section else first_offset
     for segment in segments:
-        if segment.next_offset > producers_from and segment.aborted:
-            segment.txns.truncate(producers_from)
+        if segment.aborted:
+            segment.txns.truncate(min(producers_from, segment.next_offset))
     if epochs is None:
         epochs_upto = first_offset
     else:

@@ -142,7 +142,7 @@ class FaultyDisk(Disk):
         given = self.fault("write", len(data))
         return os.pwrite(fd, data if given is None else memoryview(data)[:given], position)
 
-    def ftruncate(self, fd: int, size: int) -> None:  # type: ignore[override] # static there
+    def ftruncate(self, fd: int, size: int) -> None:
         self.calls.append("truncate")
         self.fault("truncate", size)
         os.ftruncate(fd, size)
@@ -172,11 +172,18 @@ def failing(call: str, code: int, after: int = 0) -> Fault:
 class ForgetfulDisk(Disk):
     """Remembers what a power loss would leave of each file."""
 
-    __slots__ = ("_paths", "durable")
+    __slots__ = ("_names", "_paths", "durable")
 
-    def __init__(self) -> None:
+    def __init__(self, path: str | None = None) -> None:
+        """All that lies under `path` is durable."""
         self._paths: dict[int, str] = {}
+        self._names: dict[str, set[str]] = {}  # in each directory, when it was last synced
         self.durable: dict[str, bytes] = {}
+        for directory, _, names in os.walk(path) if path else ():
+            self._names[directory] = set(names)
+            for name in names:
+                found = os.path.join(directory, name)
+                self.durable[found] = Path(found).read_bytes()
 
     def opened(self, fd: int, path: str) -> None:
         self._paths[fd] = path
@@ -186,16 +193,23 @@ class ForgetfulDisk(Disk):
         self.durable[path] = Path(path).read_bytes()
 
     def fsync_directory(self, path: str) -> None:
-        """Names are taken to be durable with the files that they name."""
+        self._names[path] = set(os.listdir(path))
 
     def after_power_loss(self, source: str, target: str, keep: Callable[[int], int]) -> str:
         """A copy of `source` in which each file has what was synced and, of what came after it, as
-        many bytes as `keep` says; a file that was never synced may be gone."""
+        many bytes as `keep` says. One that was never synced may be gone; one that was renamed may
+        have its old name again."""
         for directory, _, names in os.walk(source):
             for name in names:
                 path = os.path.join(directory, name)
+                before = path.removesuffix(".deleted")
                 now, synced = Path(path).read_bytes(), self.durable.get(path)
+                if synced is None:
+                    synced = self.durable.get(before)
                 left = self._left(now, synced, keep)
+                is_named = name in self._names.get(directory, set())
+                if not is_named and before != path and keep(1):
+                    path = before
                 if left is not None:
                     copied = Path(target) / os.path.relpath(path, source)
                     copied.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -137,11 +138,11 @@ def test_a_crash_between_making_a_segment_and_its_first_batch_is_harmless(tmp_pa
     log = closed(tmp_path)
     (Path(log.path) / f"{30:020d}.log").touch()
 
-    for ending in ALL_ENDINGS:
+    for number, ending in enumerate(ALL_ENDINGS):
         found = reopened(tmp_path, ending, point=30)
-        assert (found.next_offset, len(values(found))) == (30, 30)
-    put(found, b"x")
-    assert values(found, 30) == [b"x"]
+        assert len(values(found)) == found.next_offset == 30 + number
+        put(found, b"x")
+        found.flush()
 
 
 @pytest.mark.parametrize("ending", ALL_ENDINGS)
@@ -286,7 +287,7 @@ def test_without_a_recovery_point_damage_is_not_taken_for_a_torn_end(
 
 # Hints -----------------------------------------------------------------------------------------
 
-DAMAGES = {
+DAMAGES: dict[str, Callable[[Path], object]] = {
     "missing": lambda path: path.unlink(),
     "empty": lambda path: path.write_bytes(b""),
     "short": lambda path: path.write_bytes(path.read_bytes()[:-3]),
@@ -388,8 +389,23 @@ def test_a_crash_while_a_log_is_emptied_leaves_one_that_can_be_filled(tmp_path: 
         segment.retire()
 
     found = reopened(tmp_path, point=30)
-    assert (found.next_offset, os.listdir(found.path).count("x")) == (0, 0)
+    assert (found.start_offset, found.next_offset) == (30, 30), "no offset is given twice"
     assert paths(found, ".deleted") == []
+    assert put(found, b"x").base_offset == 30
+
+
+def test_a_second_crash_before_the_recovery_point_is_written_is_no_damage_either(
+    tmp_path: Path,
+) -> None:
+    log = new_log(tmp_path)
+    fill(log, 30)
+    log.flush()
+    log.truncate_to(12)
+    for number in range(3):
+        log = reopened(tmp_path, point=30)
+        assert log.next_offset == 12 + number
+        put(log, b"x", epoch=2)
+        log.flush()
 
 
 def test_scanning_begins_near_the_recovery_point(tmp_path: Path) -> None:

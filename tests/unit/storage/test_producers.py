@@ -1,0 +1,384 @@
+"""No batch of a producer enters a log twice or out of order, also after a restart of any kind."""
+
+from pathlib import Path
+from struct import unpack
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.model.configs import TopicConfig
+from penstock.model.errors import (
+    BrokerError,
+    ErrorCode,
+    InvalidProducerEpoch,
+    OutOfOrderSequence,
+)
+from penstock.records.control import ControlType, EndMarker, build_marker
+from penstock.storage import producers as producers_module
+from penstock.storage import snapshot
+from penstock.storage.log import AbortedTxn, Appended, Log, Origin
+from penstock.storage.producers import Producers
+from penstock.storage.recovery import Ending
+from penstock.storage.sealed import Damaged
+from penstock.storage.txn_index import AbortedEntry, Digest, decode, encode
+from tests.unit.storage.logs import NOW_MS, SMALL, new_log, paths, put, raw, reopened, scratch
+
+LAST_SEQUENCE = (1 << 31) - 1
+ALL_ENDINGS = list(Ending)
+
+
+def send(
+    log: Log, sequence: int, count: int = 1, *, producer: int = 7, epoch: int = 0, txn: bool = False
+) -> Appended:
+    return put(
+        log,
+        *([b"v" * 20] * count),
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        transactional=txn,
+    )
+
+
+def end(
+    log: Log, kind: ControlType, *, producer: int = 7, epoch: int = 0, coordinator: int = 0
+) -> int:
+    marker = build_marker(
+        EndMarker(kind, coordinator),
+        producer_id=producer,
+        producer_epoch=epoch,
+        timestamp_ms=NOW_MS,
+    )
+    appended = log.append_as_leader(
+        memoryview(marker), leader_epoch=1, now_ms=NOW_MS, origin=Origin.COORDINATOR
+    )
+    return appended.base_offset
+
+
+def described(log: Log) -> object:
+    """Everything that is known of producers and transactions."""
+    known = sorted(
+        (
+            producer_id,
+            p.epoch,
+            p.next_sequence,
+            p.batches,
+            p.coordinator_epoch,
+            p.txn_first_offset,
+        )
+        for producer_id, p in log.producers
+    )
+    aborted = log.aborted_transactions(0, log.next_offset)
+    return known, log.first_unstable_offset, aborted
+
+
+# Sequences -------------------------------------------------------------------------------------
+
+
+def test_batches_in_sequence_enter(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    assert [send(log, 0, 2).base_offset, send(log, 2).base_offset] == [0, 2]
+
+
+def test_each_of_the_last_five_batches_is_known_as_a_duplicate(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    sent = [send(log, sequence * 2, 2) for sequence in range(8)]
+
+    for number in range(3, 8):
+        again = send(log, number * 2, 2)
+        assert again == sent[number]._replace(duplicate=True)
+    assert log.next_offset == 16
+    with pytest.raises(OutOfOrderSequence, match="sent sequence 4; 16 is next"):
+        send(log, 4, 2)
+
+
+def test_a_batch_that_only_resembles_one_is_no_duplicate(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    send(log, 0, 3)
+    for sequence, count in ((0, 2), (1, 2), (4, 1)):
+        with pytest.raises(OutOfOrderSequence):
+            send(log, sequence, count)
+    assert log.next_offset == 3
+
+
+def test_a_duplicate_is_told_its_append_time_again(tmp_path: Path) -> None:
+    log = new_log(tmp_path, TopicConfig(message_timestamp_type="LogAppendTime"))
+    assert send(log, 0).append_time_ms == send(log, 0).append_time_ms == NOW_MS
+
+
+def test_sequences_start_again_after_the_last_one(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    send(log, LAST_SEQUENCE - 1, 2)
+    send(log, 0, 1)
+    log.truncate_to(0)
+    send(log, LAST_SEQUENCE, 3)
+
+    assert send(log, LAST_SEQUENCE, 3).duplicate
+    assert send(log, 2).base_offset == 3
+
+
+def test_a_producer_that_is_not_known_may_begin_anywhere(tmp_path: Path) -> None:
+    assert send(new_log(tmp_path), 500).base_offset == 0
+
+
+def test_an_older_epoch_is_fenced_and_a_newer_one_begins_at_zero(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    send(log, 0, epoch=3)
+    with pytest.raises(InvalidProducerEpoch, match="producer 7 is at epoch 3, the batch at 2"):
+        send(log, 1, epoch=2)
+    with pytest.raises(OutOfOrderSequence, match="begins epoch 4 with sequence 1, not 0"):
+        send(log, 1, epoch=4)
+    assert send(log, 0, epoch=4).base_offset == 1
+    assert not send(log, 1, epoch=4).duplicate
+
+
+def test_a_refused_batch_changes_nothing(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    send(log, 0)
+    before = described(log)
+    with pytest.raises(OutOfOrderSequence):
+        send(log, 9)
+    assert described(log) == before
+
+
+def test_idle_producers_are_forgotten_but_not_those_with_an_open_transaction(
+    tmp_path: Path,
+) -> None:
+    log = new_log(tmp_path)
+    send(log, 0, producer=1)
+    send(log, 0, producer=2, txn=True)
+
+    assert log.producers.expire(NOW_MS + 99, 100) == 0
+    assert log.producers.expire(NOW_MS + 100, 100) == 1
+    assert [info.producer_id for info in log.producers.active()] == [2]
+    assert send(log, 55, producer=1).base_offset == 2
+
+
+def test_the_longest_idle_go_when_there_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producers_module, "PRODUCERS_LIMIT", 20)
+    log = new_log(tmp_path, TopicConfig())
+    for producer in range(30):
+        put(log, now_ms=NOW_MS + producer, producer_id=producer, producer_epoch=0, base_sequence=0)
+    assert len(log.producers) <= 20
+    assert 29 in dict(log.producers)
+    assert 0 not in dict(log.producers)
+
+
+# Transactions ----------------------------------------------------------------------------------
+
+
+def test_the_oldest_open_transaction_holds_the_last_stable_offset(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    send(log, 0, producer=1, txn=True)
+    send(log, 0, producer=2, txn=True)
+    assert log.first_unstable_offset == 0
+    end(log, ControlType.COMMIT, producer=1)
+    assert log.first_unstable_offset == 1
+    end(log, ControlType.ABORT, producer=2)
+    assert log.first_unstable_offset is None
+
+
+def test_a_transaction_is_decided_only_once_its_marker_is_replicated(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    send(log, 0, txn=True)
+    marker = end(log, ControlType.COMMIT)
+
+    assert log.last_stable_offset(marker) == 0
+    assert log.last_stable_offset(marker + 1) == marker + 1
+
+
+def test_readers_are_told_of_aborted_transactions_in_their_range(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    for sequence in range(10):
+        send(log, sequence, txn=True)
+        end(log, ControlType.ABORT if sequence % 2 else ControlType.COMMIT)
+    aborted = [AbortedTxn(7, 2 + 4 * number) for number in range(5)]
+
+    assert len(log.segments) > 2
+    assert log.aborted_transactions(0, 20) == aborted
+    assert log.aborted_transactions(0, 3) == aborted[:1]
+    assert log.aborted_transactions(3, 7) == aborted[:2], "its marker is at 3"
+    assert log.aborted_transactions(4, 6) == []
+
+
+def test_a_marker_from_the_past_is_refused(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    send(log, 0, epoch=2, txn=True)
+    end(log, ControlType.COMMIT, epoch=2, coordinator=5)
+    with pytest.raises(InvalidProducerEpoch):
+        end(log, ControlType.COMMIT, epoch=1, coordinator=5)
+    with pytest.raises(BrokerError) as refused:
+        end(log, ControlType.COMMIT, epoch=2, coordinator=4)
+    assert refused.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
+def test_a_marker_with_a_newer_epoch_fences_the_old_one(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    send(log, 0, txn=True)
+    end(log, ControlType.ABORT, epoch=1)
+    with pytest.raises(InvalidProducerEpoch):
+        send(log, 1, txn=True)
+    assert send(log, 0, epoch=1, txn=True).base_offset == 2
+
+
+def test_a_transactional_batch_needs_a_transactional_request(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    with pytest.raises(BrokerError) as refused:
+        log.append_as_leader(
+            memoryview(
+                build_marker(
+                    EndMarker(ControlType.COMMIT, 0),
+                    producer_id=1,
+                    producer_epoch=0,
+                    timestamp_ms=NOW_MS,
+                )
+            ),
+            leader_epoch=1,
+            now_ms=NOW_MS,
+        )
+    assert refused.value.code is ErrorCode.INVALID_RECORD
+
+
+def test_a_follower_knows_what_its_leader_knows(tmp_path: Path) -> None:
+    leader, follower = new_log(tmp_path / "a"), new_log(tmp_path / "b")
+    for sequence in range(6):
+        send(leader, sequence, txn=True)
+        if sequence % 2:
+            end(leader, ControlType.ABORT)
+    send(leader, 6, txn=True)
+    follower.append_as_follower(memoryview(raw(leader)))
+
+    assert described(follower) == described(leader)
+
+
+# After a restart -------------------------------------------------------------------------------
+
+steps = st.lists(
+    st.tuples(
+        st.integers(0, 3),  # producer
+        st.sampled_from(["data", "txn", "commit", "abort", "bump", "roll", "flush"]),
+    ),
+    max_size=30,
+)
+
+
+def play(log: Log, history: list[tuple[int, str]]) -> None:
+    sequences, epochs = dict.fromkeys(range(4), 0), dict.fromkeys(range(4), 0)
+    for producer, step in history:
+        epoch = epochs[producer]
+        if step in ("data", "txn"):
+            send(log, sequences[producer], producer=producer, epoch=epoch, txn=step == "txn")
+            sequences[producer] += 1
+        elif step in ("commit", "abort"):
+            kind = ControlType.COMMIT if step == "commit" else ControlType.ABORT
+            end(log, kind, producer=producer, epoch=epoch)
+        elif step == "bump":
+            epochs[producer] += 1
+            sequences[producer] = 0
+        elif step == "roll":
+            log.roll()
+        else:
+            log.flush()
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps, st.sampled_from(ALL_ENDINGS))
+def test_what_is_known_of_producers_survives_any_end(
+    history: list[tuple[int, str]], ending: Ending
+) -> None:
+    with scratch() as path:
+        log = new_log(path)
+        play(log, history)
+        expected = described(log)
+        if ending is Ending.CLEAN:
+            log.close()
+
+        assert described(reopened(path, ending, log.recovery_point)) == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps, st.data())
+def test_after_a_cut_only_what_is_left_is_known(
+    history: list[tuple[int, str]], data: st.DataObject
+) -> None:
+    with scratch() as path:
+        log, twin = new_log(f"{path}/a"), new_log(f"{path}/b")
+        play(log, history)
+        offset = data.draw(st.integers(0, log.next_offset))
+        kept = raw(log, upto=offset)
+        if kept:
+            twin.append_as_follower(memoryview(kept))
+        if data.draw(st.booleans()):
+            log.close()
+            log = reopened(f"{path}/a", Ending.CLEAN, log.recovery_point)
+        log.truncate_to(offset)
+
+        assert log.next_offset == twin.next_offset
+        assert described(log) == described(twin)
+
+
+@pytest.mark.parametrize("ending", ALL_ENDINGS)
+@pytest.mark.parametrize("damage", ["missing", "short", "flipped", "not listed"])
+def test_a_damaged_index_of_aborted_transactions_is_noticed_and_rebuilt(
+    tmp_path: Path, damage: str, ending: Ending
+) -> None:
+    log = new_log(tmp_path)
+    for sequence in range(12):
+        send(log, sequence, txn=True)
+        end(log, ControlType.ABORT)
+    expected = described(log)
+    log.close()
+    files = paths(log, ".txnindex")
+    assert len(files) > 2
+    first = files[0].read_bytes()
+    if damage == "missing":
+        files[0].unlink()
+    elif damage == "short":
+        files[0].write_bytes(first[:34])
+    elif damage == "flipped":
+        files[0].write_bytes(first[:17] + bytes([first[17] ^ 1]) + first[18:])
+    else:
+        files[0].write_bytes(first + encode([AbortedEntry(9, 0, 5000, 5001)]))
+
+    assert described(reopened(tmp_path, ending, 24)) == expected
+
+
+def test_the_index_of_aborted_transactions_has_kafkas_entries() -> None:
+    entry = AbortedEntry(7, 100, 110, 111)
+    assert unpack(">hqqqq", encode([entry])) == (0, 7, 100, 110, 111)
+    assert decode(encode([entry])) == [entry]
+
+
+# The snapshot ----------------------------------------------------------------------------------
+
+
+def test_a_snapshot_is_read_back_as_it_was(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    for sequence in range(9):
+        send(log, sequence // 3, producer=sequence % 3, epoch=2, txn=sequence == 8)
+    section = snapshot.section_of(9, log.producers, {0: Digest(2, 77)})
+    ((found, found_raw),) = snapshot.decode(snapshot.encode([section]))
+    again = Producers()
+    again.restore(found.producers)
+
+    assert (found.offset, found.aborted, found_raw) == (9, {0: (2, 77)}, section)
+    assert snapshot.section_of(9, again, {0: Digest(2, 77)}) == section
+    assert again.first_open_offset == 8
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_damaged_snapshot_is_never_believed(data: st.DataObject) -> None:
+    with scratch() as path:
+        log = new_log(path, SMALL)
+        send(log, 0)
+        whole = snapshot.encode([snapshot.section_of(1, log.producers, {})])
+    position = data.draw(st.integers(0, len(whole) - 1))
+    flipped = bytearray(whole)
+    flipped[position] ^= data.draw(st.integers(1, 255))
+    for damaged in (bytes(flipped), whole[:position]):
+        with pytest.raises(Damaged):
+            snapshot.decode(damaged)
