@@ -9,15 +9,12 @@ from __future__ import annotations
 from struct import Struct as Packing
 from typing import Final, NamedTuple
 
+from penstock.model.errors import UnknownRecord as UnknownRecord
 from penstock.wire.fields import array, binary, int8, int32, int64, nested, string, uuid
 from penstock.wire.primitives import MalformedMessage
 from penstock.wire.schema import Message, Struct, decode_for
 
 _VERSION: Final = Packing(">h")
-
-
-class UnknownRecord(Exception):
-    """Only the operator can act: this software is older than the one that wrote the record."""
 
 
 # Keys: the version is the type ------------------------------------------------------------------

@@ -207,3 +207,7 @@ class DiskFull(BrokerError):
 
 class StorageFault(Exception):
     """Raised from the OSError that caused it; names the file and the position."""
+
+
+class UnknownRecord(Exception):
+    """Only the operator can act: this software is older than the one that wrote a stored record."""

@@ -1,15 +1,14 @@
-"""The log under a shard of groups: what one tick writes goes in together, and is read back in slices.
+"""The log under a coordinator's shard: what one tick writes goes in together, and is read back in slices.
 
 Reading lets the loop go on in between, however long the log is.
 """
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.broker.partition import Isolation, Partition
 from penstock.broker.replicas import Replicas
-from penstock.groups.replay import Replay
 from penstock.records.batch import BatchHeader, split_batches
 from penstock.records.builder import build_batch
 from penstock.records.control import ControlType, decode_marker
@@ -23,6 +22,21 @@ _RECORD_OVERHEAD_BYTES: Final = 24
 _SLICE_RECORDS: Final = 1000  # applied between two chances for others
 
 Pair = tuple[bytes, bytes | None]
+
+
+class Replay(Protocol):
+    """Becomes what the records say, one after the other. Raises UnknownRecord for what it cannot read."""
+
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        """One record outside of any transaction."""
+
+    def apply_pending(self, producer_id: int, key: bytes, value: bytes | None) -> None:
+        """One record of a transaction that is not over yet."""
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None: ...
+
+    def finish(self) -> None:
+        """There are no more records."""
 
 
 def append(partition: Partition, records: Sequence[Pair], wall_ms: int) -> int:
@@ -52,7 +66,7 @@ def _batches(records: Sequence[Pair], wall_ms: int) -> list[bytearray]:
 
 
 async def read_all(partition: Partition, replicas: Replicas, replay: Replay) -> int:
-    """Feed every record to `replay`; how many there were."""
+    """Feed every record to `replay`, to the last; how many there were."""
     count = 0
     offset = partition.log.start_offset
     end = partition.log.next_offset
@@ -66,6 +80,7 @@ async def read_all(partition: Partition, replicas: Replicas, replay: Replay) -> 
                 if header.next_offset > offset:
                     count += await _apply(header, batch, replay)
                     offset = header.next_offset
+    replay.finish()
     return count
 
 

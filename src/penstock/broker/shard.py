@@ -1,0 +1,195 @@
+"""One shard of a coordinator at work: what it decides is written once a tick, and told when that is committed.
+
+If the log refuses a write, whoever waits is sent away and the shard is gone: memory is ahead of the log,
+and only the log counts. It is rebuilt from there.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol, TypeVar
+
+from penstock.broker import shard_log
+from penstock.broker.partition import Partition
+from penstock.model.clock import Clock
+from penstock.model.errors import BrokerError, ErrorCode
+from penstock.storage.log import Origin
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_MOVED: Final = {  # what a client must do about a write that failed: look for the coordinator again
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+}
+
+
+class Waiting(Protocol):
+    """Hears of something when it is committed, or that it will never be."""
+
+    def answer(self, message: Any) -> None: ...
+    def refuse(self, error: BrokerError) -> None: ...
+
+
+class Asked:
+    """One request and its answer, which is there at once or comes later, but only once."""
+
+    __slots__ = ("future", "message")
+
+    def __init__(self) -> None:
+        self.message: Any = None
+        self.future: asyncio.Future[Any] | None = None
+
+    def answer(self, message: Any) -> None:
+        assert self.message is None, "answered once"
+        self.message = message
+        if self.future is not None and not self.future.done():  # or its connection is gone
+            self.future.set_result(message)
+
+    def refuse(self, error: BrokerError) -> None:
+        if self.future is not None and not self.future.done():
+            self.future.set_exception(error)
+
+
+Replies = list[tuple[Waiting, Any]]
+
+
+class LogShard:
+    """The event loop is its only caller. `lost` is called once, when it can no longer be used."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        lost: Callable[[BrokerError], None],
+    ) -> None:
+        self.partition = partition
+        self._loop = loop
+        self._clock = clock
+        self._lost = lost
+        self._records: list[shard_log.Pair] = []  # of this tick
+        self._replies: Replies = []  # to be given when they are committed
+        self._in_flight: deque[Replies] = deque()  # for each append that is not committed yet
+        self._waiting: set[Waiting] = set()  # everyone whose answer is still to come
+        self._closed = False
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiting)
+
+    def begin(self) -> None:
+        """After a replay: go on with what the log tells of."""
+
+    def read(self, work: Callable[[], object]) -> Any:
+        """What `work` reads is told only when all of it is committed."""
+        asked = Asked()
+        self._reply(asked, work())
+        return self._answer_of(asked)
+
+    def _answer_of(self, asked: Asked) -> Any:
+        """The answer, or the future of one."""
+        if asked.message is not None:
+            return asked.message
+        asked.future = self._loop.create_future()
+        self._waiting.add(asked)
+        return asked.future
+
+    def _guarded(self, work: Callable[[T], R], argument: T) -> R:
+        try:
+            return work(argument)
+        except BrokerError:
+            raise  # refused before anything was changed
+        except Exception:
+            # a bug may have left something half changed: what the log says is right
+            self.fail(BrokerError("a coordinator failed; see the broker's log"))
+            raise
+
+    # Writing, and answering when it is written -------------------------------------------------
+
+    def _reply(self, asked: Waiting, message: Any) -> None:
+        """Everyone waits for what is not committed yet."""
+        if self._records:
+            self._replies.append((asked, message))
+        elif self._in_flight:
+            self._in_flight[-1].append((asked, message))
+        else:
+            self._answer(asked, message)
+
+    def _answer(self, asked: Waiting, message: Any) -> None:
+        self._waiting.discard(asked)
+        asked.answer(message)
+
+    def _write(self, records: Iterable[shard_log.Pair]) -> None:
+        """Into the log at the end of this tick, together with all else."""
+        if not self._records:
+            self._loop.call_soon(self.flush)
+        self._records += records
+
+    def flush(self) -> None:
+        """One append for everything that this tick has written so far."""
+        if self._closed or not self._records:
+            return
+        records, self._records = self._records, []
+        replies, self._replies = self._replies, []
+        self._in_flight.append(replies)
+        try:
+            next_offset = shard_log.append(self.partition, records, self._clock.wall_ms())
+        except Exception as error:  # noqa: BLE001 - nobody may be left without an answer
+            if not isinstance(error, BrokerError):
+                _log.exception("shard-append-failed partition=%s", self.partition)
+            self.fail(error if isinstance(error, BrokerError) else BrokerError(str(error)))
+            return
+        self._appended(next_offset)
+
+    def _append_batch(self, batch: bytearray) -> None:
+        """A batch of its own, behind all that was written before. Raises when the log refuses it."""
+        self.flush()
+        if self._closed:
+            raise BrokerError(f"{self.partition} was lost", ErrorCode.NOT_COORDINATOR)
+        appended = self.partition.append(
+            memoryview(batch), now_ms=self._clock.wall_ms(), origin=Origin.COORDINATOR
+        )
+        self._in_flight.append([])
+        self._appended(appended.last_offset + 1)
+
+    def _appended(self, next_offset: int) -> None:
+        committed = self.partition.committed(next_offset)
+        if committed is None:
+            self._committed()
+        else:
+            committed.add_done_callback(self._append_done)
+
+    def _append_done(self, done: asyncio.Future[None]) -> None:
+        if self._closed:
+            return
+        error = None if done.cancelled() else done.exception()
+        if error is None:
+            self._committed()
+        else:
+            self.fail(error if isinstance(error, BrokerError) else BrokerError(str(error)))
+
+    def _committed(self) -> None:
+        for asked, message in self._in_flight.popleft():
+            self._answer(asked, message)
+
+    # The end -----------------------------------------------------------------------------------
+
+    def fail(self, error: BrokerError) -> None:
+        if not self._closed:
+            _log.warning("shard-lost partition=%s error=%s", self.partition, error)
+            self.close(_MOVED.get(error.code, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            self._lost(error)
+
+    def close(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
+        """Whoever waits is sent away: to this coordinator again, or to where it is now."""
+        if self._closed:
+            return
+        self._closed = True
+        refusal = BrokerError(f"{self.partition} is no longer coordinated here", code)
+        waiting, self._waiting = self._waiting, set()
+        for asked in waiting:
+            asked.refuse(refusal)
