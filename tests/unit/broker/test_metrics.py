@@ -1,4 +1,5 @@
 import re
+from inspect import signature
 from pathlib import Path
 
 from penstock.broker.metrics import BrokerMetrics
@@ -43,30 +44,12 @@ def test_a_listener_keeps_its_connection_counts() -> None:
 
 
 def with_everything() -> BrokerMetrics:
-    def zero() -> float:
-        return 0
-
-    def nothing() -> list[tuple[tuple[str, ...], float]]:
-        return []
-
+    """Every metric that a broker registers, also those whose numbers are read only at a scrape."""
     metrics = BrokerMetrics()
-    metrics.read_replicas(
-        partitions=zero, leaders=zero, under_replicated=zero, under_min_isr=zero, offline=zero
-    )
-    metrics.read_controller(
-        active=zero,
-        topics=zero,
-        partitions=zero,
-        offline_partitions=zero,
-        active_brokers=zero,
-        fenced_brokers=zero,
-    )
-    metrics.read_logs(
-        size_bytes=nothing, segments=nothing, start_offset=nothing, end_offset=nothing
-    )
-    metrics.read_process(
-        disk_free_bytes=zero, request_memory_bytes=zero, fetch_sessions=zero, waiting=nothing
-    )
+    for name in dir(metrics):
+        if name.startswith("read_"):
+            read = getattr(metrics, name)
+            read(**dict.fromkeys(signature(read).parameters, lambda: 0))
     return metrics
 
 
