@@ -185,7 +185,7 @@ class Connection:
             stop = position + 4 + size
             if stop > end:
                 if size > _LARGE_FRAME_BYTES and end - position >= 6:
-                    self._begin_frame(bytes(view[position + 4 : end]), size)
+                    self._begin_frame(view[position + 4 : end], size)
                     position = end
                 break
             self._take(view[position + 4 : stop])
@@ -198,7 +198,7 @@ class Connection:
             self._tail = bytes(view[position:end])
         self._flush()
 
-    def _begin_frame(self, front: bytes, size: int) -> None:
+    def _begin_frame(self, front: memoryview, size: int) -> None:
         """Give a large frame a buffer of its own. Only records may be really large: anything else
         becomes Python objects, many times the size of their bytes."""
         api_key = int.from_bytes(front[:2], "big")
@@ -209,12 +209,13 @@ class Connection:
             )
         buffer = self._loop.memory.take(size)
         if buffer is None:  # try again when another connection is done with its buffer
-            self._tail = _SIZE.pack(size) + front
+            self._tail = _SIZE.pack(size) + bytes(front)
             self._muted = True
             self._stop_reading()
             self._loop.memory.when_free(self.unmute)
             return
-        buffer[: len(front)] = front
+        with memoryview(buffer) as view:  # a bytearray's own slice would copy `front` twice
+            view[: len(front)] = front
         self._frame = buffer
         self._frame_size = size
         self._frame_filled = len(front)
