@@ -78,6 +78,7 @@ class DataDirectory:
             raise
         self._logs: dict[str, dict[int, Log]] = {}
         self._forgotten: list[tuple[TopicId, int | None]] = []  # since the last checkpoint began
+        self._forgot = False  # the checkpoints on disk name more than they should
         self._aside: dict[str, int | None] = {  # directories to be removed, from when on they wait
             f"{self.path}/{name}": None for name in os.listdir(self.path) if names.is_aside(name)
         }
@@ -236,6 +237,7 @@ class DataDirectory:
 
     def _forget(self, topic_id: TopicId, partition: int | None) -> None:
         self._forgotten.append((topic_id, partition))
+        self._forgot = True
         for checkpoint in self._checkpoints.values():
             checkpoint.forget(topic_id, partition)
 
@@ -281,7 +283,7 @@ class DataDirectory:
 
     def checkpoint_begin(self, high_watermarks: checkpoints.Offsets) -> CheckpointTicket:
         """What to write down now. Then `ticket.write()` in a thread, then `checkpoint_end(ticket)`."""
-        self._forgotten = []
+        self._forgotten, forgot, self._forgot = [], self._forgot, False
         logs = [log for log in self.logs() if log.segments]
         marks = [
             (topic_id, index, offset)
@@ -298,7 +300,7 @@ class DataDirectory:
                 (log.topic_id, log.partition, log.start_offset) for log in logs
             ),
         }
-        changed = {name: new for name, new in files.items() if new != current[name]}
+        changed = {name: new for name, new in files.items() if forgot or new != current[name]}
         revision = self.store_revision if self.store_revision != self._saved_revision else None
         state = [(log, log.truncations, log.start_offset) for log in logs]
         return CheckpointTicket(self.path, self._disk, changed, state, revision)

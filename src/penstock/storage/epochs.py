@@ -87,7 +87,7 @@ class Epochs:
     def truncate_start(self, start_offset: int) -> None:
         """Forget the epochs that ended before the new start of the log."""
         number = bisect_right(self._starts, start_offset) - 1
-        if number >= 0 and self._starts[number] < start_offset:
+        if number >= 0 and self._starts[0] < start_offset:
             del self._epochs[:number], self._starts[:number]
             self._starts[0] = start_offset
             self.changed = True

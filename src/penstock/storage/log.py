@@ -142,6 +142,7 @@ class Log(GrowingLog):
             epochs_upto=next_offset,
             producers_upto=next_offset,
         )
+        self.epochs.truncate_start(self.start_offset)
         self._unsynced.add_path(self.state.save_epochs(self.path, self._truncated_to))
         self._plan_anew()
 

@@ -47,6 +47,7 @@ def open_log(
     log.recovery_point = sure_upto
     start_offset = max(past.start_offset or 0, follows.epochs.first_offset)
     log.start_offset = max(items[0].base_offset, min(start_offset, next_offset))
+    follows.epochs.truncate_start(log.start_offset)
     log.saved_start_offset = past.start_offset or 0
     log.unflushed_bytes = log.recovery.scanned_bytes - log.recovery.dropped_bytes
     return log

@@ -140,11 +140,12 @@ def load(
     for segment in segments:
         if segment.aborted:
             segment.txns.truncate(min(producers_from, segment.next_offset))
-    if epochs is None:
+    if epochs is not None:
+        epochs.truncate_end(epochs_upto)
+    if epochs is None or not len(epochs):
         epochs_upto = first_offset
     else:
         state.epochs = epochs
-        epochs.truncate_end(epochs_upto)
     state.replay(segments, epochs_upto, producers_from)
     return state
 
