@@ -94,7 +94,12 @@ class Cluster:
         """
         await self._feed.load()
         if self.image.cluster_id is None:
-            await self._create_cluster(cluster_id)
+            if cluster_id is not None:
+                raise StoreError(
+                    f"the metadata store is empty, and the data directory belongs to cluster {cluster_id}:"
+                    " restore the store, or point to the right one"
+                )
+            await self._create_cluster()
         if cluster_id not in (None, self.image.cluster_id):
             raise StoreError(
                 f"the data directory belongs to cluster {cluster_id}, the metadata store to"
@@ -132,8 +137,8 @@ class Cluster:
     def _run(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
         self._tasks.append(self._spawn(coroutine, name))
 
-    async def _create_cluster(self, cluster_id: str | None) -> None:
-        value = encode(cluster_id=cluster_id or format_topic_id(new_id()))
+    async def _create_cluster(self) -> None:
+        value = encode(cluster_id=format_topic_id(new_id()))
         await self._store.commit([Compare(META, mod_revision=NO_REVISION)], [Put(META, value)])
         await self._feed.load()
 
@@ -178,10 +183,13 @@ class Cluster:
         self._feed.listen(listener)
 
     def endpoints(self, listener: str) -> list[tuple[BrokerInfo, Endpoint]]:
-        """The brokers that take part and can be reached through that listener."""
+        """The brokers that take part and can be reached through that listener.
+
+        Without any, this one: a client that is told of none forgets even whom it asks.
+        """
         return [
             (broker, broker.listeners[listener])
-            for broker in self.image.usable_brokers()
+            for broker in self.image.usable_brokers() or [self._membership.own]
             if listener in broker.listeners
         ]
 

@@ -28,6 +28,11 @@ class Flusher:
         self._on_fault = on_fault
         self._waiting: dict[Partition, None] = {}  # a set that keeps its order
         self._running = False
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Begin no further round; one that runs comes to its end."""
+        self._stopped = True
 
     def request(self, partition: Partition) -> None:
         self._waiting[partition] = None
@@ -36,6 +41,8 @@ class Flusher:
             self._loop.call_soon(self._begin)  # at the end of this tick: gather what else it brings
 
     def _begin(self) -> None:
+        if self._stopped:
+            return
         batch = list(self._waiting)[:_ROUND_PARTITIONS]
         for partition in batch:
             del self._waiting[partition]

@@ -14,7 +14,7 @@ from penstock.broker.committer import Committer
 from penstock.broker.image_feed import ImageFeed
 from penstock.metadata.controller import register_broker, remove_orphans
 from penstock.metadata.decisions import Decision
-from penstock.metadata.image import Delta
+from penstock.metadata.image import BrokerInfo, Delta
 from penstock.metadata.store import (
     NO_REVISION,
     Committed,
@@ -69,6 +69,19 @@ class Membership:
         self._something_happened = asyncio.Event()
         self._admitted = asyncio.Event()
         feed.listen(self._notice)
+
+    @property
+    def own(self) -> BrokerInfo:
+        """This broker as it knows itself, whatever the others think."""
+        identity, epoch = self._identity, self.epoch
+        return BrokerInfo(
+            identity.broker_id,
+            epoch,
+            self._listeners,
+            identity.rack,
+            epoch == NO_REVISION,
+            identity.directory_id,
+        )
 
     @property
     def is_controller(self) -> bool:

@@ -142,7 +142,7 @@ class Replicas:
         topic = self.topics[name]
         topic.configure(config)
         for partition in topic.partitions:
-            if partition is not None and partition.is_open:
+            if partition is not None and partition.is_open and partition.failure is None:
                 partition.log.configure(config)
 
     def remove_topic(self, name: str) -> None:
@@ -154,8 +154,15 @@ class Replicas:
             if partition is not None:
                 self.unsynced.pop(partition, None)
                 partition.fail(gone)
-        self.directory.delete_topic(name, topic.id)
+        try:
+            self.directory.delete_topic(name, topic.id)
+        except StorageFault as fault:
+            self.disk_failed(fault)
         self.metrics.forget_topic(name)
+
+    def stop(self) -> None:
+        """No more syncs are begun: the logs are about to be closed."""
+        self._flusher.stop()
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Do something slow with the disk, without the loop waiting for it."""

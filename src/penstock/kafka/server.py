@@ -103,9 +103,12 @@ class Listener:
         host, port = self._socket.getsockname()[:2]
         return host, port
 
-    def open(self) -> None:
+    def listen(self) -> None:
+        """From now on nobody is refused; who connects waits until it opens."""
         self._socket.setblocking(False)
         self._socket.listen(_BACKLOG)
+
+    def open(self) -> None:
         self._loop.add_reader(self._socket.fileno(), self._accept)
         self._sweep_timer = self._loop.call_later(_SWEEP_S, self._sweep)
 

@@ -1,7 +1,7 @@
 """One broker, put together: the only place that names concrete classes, and the order of start and stop.
 
-Start: lock the directory, bind the addresses, join the cluster, recover the logs, then listen. Stop is
-the same backwards, and leaves the mark of a clean end only when every log was closed well.
+Start: lock the directory, bind the addresses, recover the logs, listen, join the cluster, then answer. Stop
+is the same backwards, and leaves the mark of a clean end only when every log was closed well.
 """
 
 import asyncio
@@ -117,6 +117,7 @@ class Node:
             config.log_dirs, open_files_limit=config.penstock_open_files_max
         )
         self._bind_sockets()
+        await self._open_http()
         self._replicas = replicas = Replicas(
             directory, self.metrics, asyncio.get_running_loop(), self._disk_threads, self._clock
         )
@@ -137,13 +138,14 @@ class Node:
             replicas, cluster, self._clock, self._chores.spawn, self.metrics
         )
         groups.begin()
-        self._open_doors(self._services(replicas, cluster, groups))
+        self._build_doors(self._services(replicas, cluster, groups))
         await cluster.join(self._advertised())
         directory.note_broker_epoch(cluster.epoch)
+        for door in self._doors:
+            door.open()
         self._housekeeping = Housekeeping(replicas, cluster, hosting, self._clock)
         self._housekeeping.start(self._chores.spawn)
         self._open_gauges(replicas, cluster)
-        await self._open_http()
 
     async def _shut_down(self) -> None:
         """Backwards, as far as the start had come."""
@@ -156,23 +158,34 @@ class Node:
         if self._housekeeping is not None:
             self._housekeeping.stop()
         await self._chores.close()
-        self._disk_threads.shutdown()
-        if self._directory is not None:
-            self._close_directory(self._directory)
+        if self._replicas is not None:
+            self._replicas.stop()
+        await asyncio.to_thread(self._finish_with_disk)
         if self._cluster is not None:
             await self._cluster.stop()
         if self._http is not None:
             await self._http.close()
         await self._tasks.close()
 
-    def _close_directory(self, directory: DataDirectory) -> None:
-        if self._replicas is None or self._replicas.is_offline:
+    def _finish_with_disk(self) -> None:
+        """In a thread, so that a second signal is heard when the disk takes its time. Nobody else
+        uses the directory any more."""
+        self._disk_threads.shutdown()
+        directory, replicas = self._directory, self._replicas
+        if directory is None:
+            return
+        if replicas is not None and replicas.is_offline:
             directory.abandon()
             return
+        if self._cluster is not None and self._housekeeping is not None:  # it had joined
+            directory.store_revision = self._cluster.image.revision
         try:
-            directory.close(self._replicas.high_watermarks())
-        except StorageFault as fault:  # the next start will check what this one could not finish
-            _log.critical("unclean-stop error=%s", fault)
+            directory.close(replicas.high_watermarks() if replicas is not None else {})
+        except (
+            StorageFault,
+            BrokerError,
+        ) as error:  # the next start will check what is left undone
+            _log.critical("unclean-stop error=%s", error)
 
     def _identity(self, directory: DataDirectory) -> Identity:
         return Identity(
@@ -211,9 +224,7 @@ class Node:
         changes_max = self.config.penstock_metadata_changes_max
         return SqliteStore(path, self._clock, changes_max=changes_max)
 
-    def _services(
-        self, replicas: Replicas, cluster: Cluster, groups: GroupCoordinator
-    ) -> Services:
+    def _services(self, replicas: Replicas, cluster: Cluster, groups: GroupCoordinator) -> Services:
         self._sessions = FetchSessions(
             self.config.max_incremental_fetch_session_cache_slots, lambda: secrets.randbits(31)
         )
@@ -229,7 +240,9 @@ class Node:
             spawn=self._tasks.spawn,
         )
 
-    def _open_doors(self, services: Services) -> None:
+    def _build_doors(self, services: Services) -> None:
+        """Before this broker has joined, a client would be told of a cluster without brokers, and some
+        never ask again (librdkafka): they may connect, and are answered later."""
         config = self.config
         self._memory = FrameMemory(_unless_negative(config.queued_max_request_bytes))
         loop = Loop(
@@ -245,7 +258,7 @@ class Node:
         idle_s = _unless_negative(config.connections_max_idle_ms) / 1000
         for listener, sock in zip(self.settings.listeners, self._sockets, strict=True):
             door = Door(listener.name, sock, services, loop, limits, idle_s)
-            door.open()
+            door.listen()
             self._doors.append(door)
 
     def _open_gauges(self, replicas: Replicas, cluster: Cluster) -> None:

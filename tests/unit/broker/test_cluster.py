@@ -21,6 +21,7 @@ from penstock.metadata.store import (
     Committed,
     Compare,
     Conflict,
+    Delete,
     Put,
     Reload,
     Revision,
@@ -585,5 +586,38 @@ def test_a_store_of_another_cluster_or_of_the_past_is_refused(place: Place) -> N
         await cluster.load(cluster_id=known_id, least_revision=revision)
         await cluster.stop()
         await tasks.close()
+
+    run(scenario())
+
+
+def test_an_empty_store_is_refused_by_a_broker_that_belongs_to_a_cluster(place: Place) -> None:
+    """Else every topic on its disk would be unknown, set aside, and in the end removed."""
+
+    async def scenario() -> None:
+        tasks = Tasks()
+        identity = Identity(broker_id=1, directory_id="dir-1", session_timeout_ms=40)
+        cluster = Cluster(place.store(), identity, tasks.spawn)
+        with pytest.raises(StoreError, match="store is empty, and the data directory belongs to"):
+            await cluster.load(cluster_id="known")
+        await cluster.stop()
+        await tasks.close()
+
+    run(scenario())
+
+
+def test_a_broker_that_is_not_registered_at_the_moment_is_still_told_to_its_clients(
+    place: Place,
+) -> None:
+    async def scenario() -> None:
+        async with place.broker() as cluster:
+            assert [broker.id for broker, _ in cluster.endpoints("PLAINTEXT")] == [1]
+            other = place.store()
+            await other.commit([], [Delete(live_key(1))])
+            await other.close()
+            while cluster.image.usable_brokers():
+                assert cluster.endpoints("PLAINTEXT")
+                await asyncio.sleep(0)
+            ((broker, endpoint),) = cluster.endpoints("PLAINTEXT")
+            assert (broker.id, endpoint) == (1, LISTENERS["PLAINTEXT"])
 
     run(scenario())
