@@ -9,7 +9,7 @@ import confluent_kafka
 import pytest
 
 from tests.support.history import Ledger, Reading, producer, read_all, send
-from tests.support.server import PATIENCE_S, Server, rd, until
+from tests.support.server import PATIENCE_S, Server, rd
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -81,7 +81,7 @@ def test_idempotent_producers_and_readers_never_notice_that_the_broker_was_kille
         for topic, writer, reader in zip(topics, writers, readers, strict=True):
             log = read_all(server.bootstrap, topic)
             writer.ledger.check_exact(log)
-            until(lambda: len(reader.seen) == len(log), "the reader has it all")  # noqa: B023
+            reader.await_offset(len(log))
             reader.end()
             reader.check_agrees(log)
         server.crash()

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import confluent_kafka
 
-from tests.support.server import PATIENCE_S
+from tests.support.server import PATIENCE_S, until
 
 
 class Message(NamedTuple):
@@ -20,6 +20,7 @@ def producer(bootstrap: str, **more: object) -> Any:
     """Impatient with the network, patient with its messages. Underscores are dots."""
     config = {
         "bootstrap.servers": bootstrap,
+        "log_level": 0,
         "acks": "all",
         "linger.ms": 1,
         "reconnect.backoff.ms": 10,
@@ -40,6 +41,7 @@ def consumer(bootstrap: str, topic: str, partition: int = 0, offset: int = 0) ->
     made = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
+            "log_level": 0,
             "group.id": "unused",
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
@@ -154,6 +156,14 @@ class Reading:
                 else:
                     self.errors.append(message.error())
         self._consumer.close()
+
+    def await_offset(self, offset: int) -> None:
+        """Until everything below it was seen."""
+        until(
+            lambda: self.errors or (self.seen and self.seen[-1].offset >= offset - 1),
+            f"a reader comes to offset {offset}",
+        )
+        assert not self.errors, self.errors[0]
 
     def end(self) -> list[Message]:
         self._ending.set()

@@ -79,8 +79,11 @@ class Server:
 
     def start(self) -> Self:
         """Returns when it says that it is ready."""
-        process = self.launch()
-        found = self._await_ready(process)
+        return self.await_ready(self.launch())
+
+    def await_ready(self, process: "subprocess.Popen[bytes]") -> Self:
+        """The second half of `start`, after `launch`."""
+        found = self._read_ready_line(process)
         if found is None:
             status = process.wait()
             self._reap()
@@ -191,8 +194,14 @@ class Server:
     @cached_property
     def admin(self) -> Any:
         """It reconnects after a restart."""
-        config = {"reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 100}
-        return rd.AdminClient({"bootstrap.servers": self.bootstrap, **config})
+        return rd.AdminClient(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "log_level": 0,
+                "reconnect.backoff.ms": 10,
+                "reconnect.backoff.max.ms": 100,
+            }
+        )
 
     def create_topic(self, name: str, *, partitions: int = 1, **config: object) -> str:
         """Settings with underscores for dots."""
@@ -212,7 +221,7 @@ class Server:
 
     # How -------------------------------------------------------------------------------------
 
-    def _await_ready(self, process: "subprocess.Popen[bytes]") -> Endpoints | None:
+    def _read_ready_line(self, process: "subprocess.Popen[bytes]") -> Endpoints | None:
         assert process.stdout is not None, "it is a pipe"
         deadline_s, output = time.monotonic() + PATIENCE_S, b""
         with selectors.DefaultSelector() as selector:
