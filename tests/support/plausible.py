@@ -70,7 +70,11 @@ def valid_requests(
 
 
 def plausible(
-    message: type[Message], version: int, world: World, random: Random, wildness: float
+    message: type[Message],
+    version: int,
+    world: World,
+    random: Random,
+    wildness: float = 0.0,
 ) -> Message:
     made = _Builder(version, world, random, wildness).struct(message)
     assert isinstance(made, message)
