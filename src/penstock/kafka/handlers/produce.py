@@ -93,7 +93,9 @@ def _append_topic(
 
 
 def _hide_if_unauthorized(name: str, context: Context, error: BrokerError) -> BrokerError:
-    """Who may not write to a topic does not learn whether it exists."""
+    """Who may not write to a topic does not learn whether it exists, nor the name behind an id."""
+    if not name and error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return BrokerError(f"{context.principal} may not write to this topic", error.code)
     if name:
         try:
             context.authorize(Operation.WRITE, ResourceType.TOPIC, name)
