@@ -75,10 +75,15 @@ def test_a_missing_topic_is_named_with_the_way_to_make_it(run: Command) -> None:
     expected = (
         "penstock: topic 'nowhere' does not exist; create it with: penstock topic create nowhere\n"
     )
-    for words in (("describe", "nowhere"), ("alter", "nowhere", "-p", 3), ("delete", "nowhere")):
+    for words in (("describe", "nowhere"), ("alter", "nowhere", "-p", 3)):
         assert refused(run("topic", *words)) == expected
     assert refused(run("topic", "trim", "nowhere", "--before", "-2h")) == expected
     assert refused(run("consume", "nowhere", "-e")) == expected
+
+
+def test_what_cannot_be_deleted_is_looked_for_not_made(run: Command) -> None:
+    expected = "penstock: topic 'nowhere' does not exist; see: penstock topic list\n"
+    assert refused(run("topic", "delete", "nowhere")) == expected
     assert succeed(run("topic", "delete", "nowhere", "--if-exists")).out != ""
 
 
@@ -116,7 +121,8 @@ def test_trim_removes_what_is_older(run: Command, topic: str) -> None:
     assert succeed(run("consume", topic, "-e")).out == "d\n"
     succeed(run("topic", "trim", topic, "--before", "end"))
     assert succeed(run("consume", topic, "-e")).out == ""
-    assert "beyond the last record" in refused(run("topic", "trim", topic, "--before", "100"))
+    error = refused(run("topic", "trim", topic, "--before", "100"))
+    assert "offset 100 is beyond the last record" in error
 
 
 def test_trim_by_offset_needs_to_know_the_partition(run: Command, broker: Broker) -> None:
@@ -202,7 +208,17 @@ def test_partitions_are_chosen_and_read_one_by_one(run: Command, broker: Broker)
 def test_a_message_that_is_too_large_is_refused(run: Command, topic: str) -> None:
     succeed(run("topic", "alter", topic, "-c", "max.message.bytes=1KiB"))
     error = refused(run("produce", topic, stdin="x" * 5000 + "\n"))
-    assert "too large" in error.lower()
+    assert "was refused: Message size too large; 0 were accepted" in error
+
+
+@pytest.mark.parametrize("word", ["no.such.setting=1", "linger.ms=soon", "error_cb=me"])
+def test_a_setting_that_librdkafka_refuses_is_wrong_usage(
+    run: Command, topic: str, word: str
+) -> None:
+    for command in ("produce", "consume"):
+        done = run(command, topic, "-X", word, stdin="x\n")
+        assert (done.status, done.out, done.err.count("\n")) == (2, "", 1), done
+        assert done.err.startswith("penstock: librdkafka: "), done
 
 
 def test_ctrl_c_prints_the_count_and_is_no_failure(

@@ -6,6 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import Final, NoReturn, TypeVar
 
+from penstock.cli.values import parse_assignment
+from penstock.model.units import INT_MAX
+
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE: Final = "PENSTOCK_BOOTSTRAP"
 
@@ -42,17 +45,20 @@ def reader(parse: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def count(text: str) -> int:
-    """A whole number of at least 1."""
-    number = non_negative(text)
-    if number == 0:
-        raise argparse.ArgumentTypeError("expected a whole number of at least 1, not '0'")
-    return number
+    """A whole number of at least 1 that fits Kafka's 32 bits."""
+    return _whole(text, 1)
 
 
 def non_negative(text: str) -> int:
     """A whole number of at least 0 that fits Kafka's 32 bits."""
-    if not (text.isascii() and text.isdigit()) or int(text) > 2**31 - 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, not {text!r}")
+    return _whole(text, 0)
+
+
+def _whole(text: str, least: int) -> int:
+    if not (text.isascii() and text.isdigit() and least <= int(text) <= INT_MAX):
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number from {least} to {INT_MAX}, not {text!r}"
+        )
     return int(text)
 
 
@@ -68,6 +74,18 @@ def add_bootstrap(parser: argparse.ArgumentParser) -> None:
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
+
+
+def add_properties(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-X",
+        dest="properties",
+        action="append",
+        default=[],
+        type=reader(parse_assignment),
+        metavar="KEY=VALUE",
+        help="a librdkafka setting; repeatable",
+    )
 
 
 def sentence(summary: str) -> str:

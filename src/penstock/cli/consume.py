@@ -11,13 +11,14 @@ from penstock.cli.arguments import (
     UsageError,
     add_bootstrap,
     add_json,
+    add_properties,
     count,
     examples,
     non_negative,
     reader,
 )
 from penstock.cli.output import counted, note
-from penstock.cli.session import CLIENT_ID, with_pool
+from penstock.cli.session import CLIENT_ID, librdkafka, reason, with_pool
 from penstock.client import admin
 from penstock.client.errors import ClientError
 from penstock.client.pool import Pool
@@ -62,15 +63,7 @@ def configure(parser: ArgumentParser) -> None:
         metavar="FORMAT",
         help=f"{formats.TOKEN_HELP} (default: %%s\\n)",
     )
-    parser.add_argument(
-        "-X",
-        dest="properties",
-        action="append",
-        default=[],
-        type=reader(values.parse_assignment),
-        metavar="KEY=VALUE",
-        help="a librdkafka setting; repeatable",
-    )
+    add_properties(parser)
     add_bootstrap(parser)
     add_json(parser)
     parser.set_defaults(run=run)
@@ -174,7 +167,7 @@ class Printer:
         from confluent_kafka import Consumer
         from confluent_kafka import TopicPartition as Assigned
 
-        consumer = Consumer(_consumer_settings(self._arguments, self._on_error))
+        consumer = librdkafka(Consumer, _consumer_settings(self._arguments, self._on_error))
         try:
             if self._arguments.group:
                 consumer.subscribe([self._arguments.topic])
@@ -218,7 +211,7 @@ class Printer:
             self._at_end.add(message.partition())
         elif not error.retriable():
             raise ClientError(
-                f"topic {self._arguments.topic!r}: {error.str()}", ErrorCode.UNKNOWN_SERVER_ERROR
+                f"topic {self._arguments.topic!r}: {reason(error)}", ErrorCode.UNKNOWN_SERVER_ERROR
             )
 
     def _on_error(self, error: Any) -> None:

@@ -15,7 +15,7 @@ from penstock.cli.arguments import add_json, examples
 from penstock.cli.formats import readable
 from penstock.cli.output import note
 from penstock.cli.values import format_time
-from penstock.model.errors import BrokerError
+from penstock.model.errors import BrokerError, StorageFault
 from penstock.records.batch import BatchHeader, iter_headers, verify
 from penstock.records.compression import Codec
 from penstock.records.control import decode_marker
@@ -63,11 +63,14 @@ def _dump(arguments: Namespace) -> int:
     return 1 if damaged else 0
 
 
-def _files(path: Path) -> Iterator[Path]:
+def _files(path: Path) -> list[Path]:
     if not path.is_dir():
-        yield path
-        return
-    yield from sorted(file for file in path.iterdir() if file.is_file() and _decoder(file))
+        path.stat()  # one that is not there is said to be so
+        return [path]
+    files = sorted(file for file in path.iterdir() if file.is_file() and _decoder(file))
+    if not files:
+        raise StorageFault(f"{path} holds no file of a log; give the directory of a partition")
+    return files
 
 
 def _decode(file: Path, *, records: bool) -> Iterator[Facts]:

@@ -10,12 +10,13 @@ from penstock.cli.arguments import (
     UsageError,
     add_bootstrap,
     add_json,
+    add_properties,
     examples,
     non_negative,
     reader,
 )
 from penstock.cli.output import Output, counted, note
-from penstock.cli.session import CLIENT_ID, with_pool
+from penstock.cli.session import CLIENT_ID, librdkafka, reason, with_pool
 from penstock.client import admin
 from penstock.client.errors import ClientError
 from penstock.client.pool import Pool
@@ -43,7 +44,11 @@ def configure(parser: ArgumentParser) -> None:
     )
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument(
-        "files", metavar="FILE", nargs="*", help="read these, one message a line (default: stdin)"
+        "files",
+        metavar="FILE",
+        nargs="*",
+        default=[],  # without one argparse would name it among the missing
+        help="read these, one message a line (default: stdin)",
     )
     parser.add_argument("-k", "--key", metavar="KEY", help="the key of every message")
     parser.add_argument(
@@ -66,15 +71,7 @@ def configure(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--acks", choices=("0", "1", "all"), default="all", help="default: all")
     parser.add_argument("-z", "--compression", choices=CODECS, default="none", help="default: none")
-    parser.add_argument(
-        "-X",
-        dest="properties",
-        action="append",
-        default=[],
-        type=reader(values.parse_assignment),
-        metavar="KEY=VALUE",
-        help="a librdkafka setting; repeatable",
-    )
+    add_properties(parser)
     add_bootstrap(parser)
     add_json(parser)
     parser.set_defaults(run=run)
@@ -151,7 +148,7 @@ class Sender:
             self._fixed["partition"] = arguments.partition
         if arguments.header:
             self._fixed["headers"] = [(key, value.encode()) for key, value in arguments.header]
-        self._producer = Producer(_producer_settings(arguments))
+        self._producer = librdkafka(Producer, _producer_settings(arguments))
         self._sent = 0
         self._accepted = 0
         self._accepted_bytes = 0
@@ -185,7 +182,7 @@ class Sender:
             self._accepted += 1
             self._accepted_bytes += len(message)
         elif self._refusal is None:
-            self._refusal = error.str()
+            self._refusal = reason(error)
 
     def _raise_refusal(self) -> None:
         if self._refusal is not None:

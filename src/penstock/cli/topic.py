@@ -351,9 +351,12 @@ def _delete(arguments: Namespace) -> None:
         try:
             await admin.delete_topic(pool, arguments.name)
         except ClientError as error:
-            missing = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if not (arguments.if_exists and missing):
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
+            if not arguments.if_exists:
+                raise ClientError(
+                    f"topic {arguments.name!r} does not exist; see: penstock topic list", error.code
+                ) from None
             return False
         return True
 

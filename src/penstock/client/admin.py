@@ -238,6 +238,18 @@ async def delete_records(
     """Moves the start of each partition to its offset (LATEST: the end); the new starts."""
     starts: dict[TopicPartition, int] = {}
 
+    def accept(answer: DeleteRecordsResponse) -> None:
+        for topic in answer.topics:
+            for row in topic.partitions:
+                partition = TopicPartition(topic.name, row.partition_index)
+                if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    raise ClientError(
+                        f"{partition}: offset {before[partition]} is beyond the last record",
+                        ErrorCode.OFFSET_OUT_OF_RANGE,
+                    )
+                check(row.error_code, None, str(partition))
+                starts[partition] = row.low_watermark
+
     async def attempt(deadline: Deadline) -> None:
         missing = [partition for partition in before if partition not in starts]
         for broker_id, partitions in (await pool.by_leader(missing, deadline)).items():
@@ -254,8 +266,7 @@ async def delete_records(
                 for topic, indexes in _by_topic(partitions).items()
             ]
             request = DeleteRecordsRequest(topics=topics, timeout_ms=_TIMEOUT_MS)
-            answer = await pool.once(Broker(broker_id), request, DeleteRecordsResponse, deadline)
-            starts.update(_low_watermarks(answer))
+            accept(await pool.once(Broker(broker_id), request, DeleteRecordsResponse, deadline))
 
     await pool.retry(attempt)
     return starts
@@ -318,18 +329,3 @@ def _offsets(answer: ListOffsetsResponse) -> dict[TopicPartition, OffsetAt]:
             check(row.error_code, None, str(partition))
             offsets[partition] = OffsetAt(row.offset, row.timestamp)
     return offsets
-
-
-def _low_watermarks(answer: DeleteRecordsResponse) -> dict[TopicPartition, int]:
-    starts = {}
-    for topic in answer.topics:
-        for row in topic.partitions:
-            partition = TopicPartition(topic.name, row.partition_index)
-            if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                raise ClientError(
-                    f"{partition}: the offset is beyond the last record",
-                    ErrorCode.OFFSET_OUT_OF_RANGE,
-                )
-            check(row.error_code, None, str(partition))
-            starts[partition] = row.low_watermark
-    return starts

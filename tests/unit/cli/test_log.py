@@ -183,3 +183,10 @@ def test_a_file_of_another_kind_is_refused(
     (tmp_path / "notes.txt").write_text("not ours")
     assert main(["log", "dump", str(tmp_path / "notes.txt")]) == 1
     assert "not a file that a log is made of" in capsys.readouterr().err
+
+
+def test_a_directory_without_a_log_is_said_to_be_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["log", "dump", str(tmp_path)]) == 1
+    assert "holds no file of a log" in capsys.readouterr().err

@@ -108,9 +108,24 @@ def test_the_bootstrap_address_comes_from_the_environment(
     assert nowhere in capsys.readouterr().err
 
 
-def test_a_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["log", "dump", "no/such/file.log"]) == 1
-    assert capsys.readouterr().err == "penstock: no/such/file.log: no such file or directory\n"
+@pytest.mark.parametrize("name", ["no/such/file.log", "no/such/file"])
+def test_a_file_that_is_not_there_is_named(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["log", "dump", name]) == 1
+    assert capsys.readouterr().err == f"penstock: {name}: no such file or directory\n"
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "many", "2147483648"])
+def test_a_wrong_number_is_answered_with_the_right_ones(
+    number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["topic", "create", "t", "-p", number]) == 2
+    expected = f"expected a whole number from 1 to 2147483647, not '{number}'"
+    assert expected in capsys.readouterr().err
+
+
+def test_what_is_optional_is_not_named_as_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["produce"]) == 2
+    assert "the following arguments are required: TOPIC;" in capsys.readouterr().err
 
 
 def test_a_bug_is_one_line_unless_the_trace_is_asked_for(
