@@ -213,7 +213,7 @@ def test_a_directory_that_cannot_be_written_is_refused_in_one_line(tmp_path: Pat
 
 def test_data_that_is_a_file_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("not a directory")
-    assert "data: cannot be used: File exists" in refusal(tmp_path / "data")
+    assert "data: cannot be used: not a directory" in refusal(tmp_path / "data")
 
 
 @pytest.mark.parametrize(

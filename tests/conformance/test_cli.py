@@ -308,6 +308,16 @@ def test_serve_says_when_it_is_ready_and_ends_cleanly(tmp_path: Path, number: in
     assert server.returncode == 0
 
 
+def test_the_ready_line_names_every_listener(tmp_path: Path) -> None:
+    with start_serve(tmp_path / "data", "--listen", "INTERNAL=localhost:0") as server:
+        first, second = ready(server)["listen"].split(",")
+        assert first != second
+        for address in (first, second):
+            succeed(penstock_command("topic", "list", "--bootstrap", address))
+        server.terminate()
+        server.communicate()
+
+
 def test_a_second_start_finds_the_data_of_the_first(tmp_path: Path) -> None:
     for round_number in range(2):
         with start_serve(tmp_path / "data") as server:
@@ -336,6 +346,16 @@ def test_a_port_in_use_is_named(tmp_path: Path, broker: Broker) -> None:
     )
     assert broker.bootstrap in error
     assert "in use" in error
+
+
+def test_a_host_that_has_no_address_is_named(tmp_path: Path) -> None:
+    error = refused(
+        penstock_command("serve", "--data", tmp_path / "data", "--listen", "no.such.host.invalid:0")
+    )
+    assert error == (
+        "penstock: cannot listen on no.such.host.invalid:0: it has no address; "
+        "choose another address with --listen\n"
+    )
 
 
 def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:

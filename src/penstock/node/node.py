@@ -5,6 +5,7 @@ is the same backwards, and leaves the mark of a clean end only when every log wa
 """
 
 import asyncio
+import errno
 import logging
 import os
 import secrets
@@ -83,8 +84,9 @@ class Node:
 
     @property
     def ready_line(self) -> str:
+        listen = ",".join(str(Address(*door.address)) for door in self._doors)
         return (
-            f"penstock ready broker={self.config.broker_id} listen={self.bootstrap} "
+            f"penstock ready broker={self.config.broker_id} listen={listen} "
             f"http={self.http} data={os.path.abspath(self.config.log_dirs)} pid={os.getpid()}"
         )
 
@@ -275,9 +277,11 @@ class Node:
 
 
 def _cannot_listen(flag: str, address: Address, error: OSError) -> BrokerError:
+    has_no_address = isinstance(error, socket.gaierror)  # its numbers are its own
+    reason = "it has no address" if has_no_address else os.strerror(error.errno or 0).lower()
+    question = "is another broker running there? " if error.errno == errno.EADDRINUSE else ""
     return BrokerError(
-        f"cannot listen on {address}: {os.strerror(error.errno or 0).lower()}; "
-        f"is another broker running there? choose another address with {flag}"
+        f"cannot listen on {address}: {reason}; {question}choose another address with {flag}"
     )
 
 

@@ -123,7 +123,8 @@ def render_toml(rows: Iterable[Row]) -> str:
 def _toml_entry(row: Row) -> str:
     note = row.source
     if row.kafka_default is not None:
-        note += f", on purpose not Kafka's {row.kafka_default}"
+        always = "always " if row.kafka_default == row.value else ""
+        note += f", on purpose not {always}Kafka's {row.kafka_default}"
     if row.value is None:
         line = f'# "{row.name}" is not set'
     elif row.is_sensitive:

@@ -361,6 +361,8 @@ def _lock(path: str) -> int:
     try:
         os.makedirs(path, exist_ok=True)
         fd = os.open(f"{path}/{_LOCK}", os.O_RDWR | os.O_CREAT, 0o644)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise StorageFault(f"{path}: cannot be used: not a directory") from error
     except OSError as error:
         raise StorageFault(f"{path}: cannot be used: {error.strerror}") from error
     try:
