@@ -276,7 +276,7 @@ class BrokerConfig:
         doc="Silence after which a broker counts as dead.",
     )
     replica_lag_time_max_ms: int = _broker.long(
-        "replica.lag.time.max.ms", 10_000, at_least=1, kafka_default="30000",
+        "replica.lag.time.max.ms", 10_000, at_least=1, kafka_default="30000", unsupported="brokers do not replicate yet",
         doc="Lag after which a follower leaves the in-sync replicas.",
     )
     penstock_metadata: str | None = _broker.string(

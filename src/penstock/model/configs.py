@@ -1,6 +1,7 @@
 """Settings in force: topic overrides over the broker's settings over Kafka's defaults, checked by name and by value."""
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any, Final
 
 from penstock.model.broker_configs import BROKER_SETTINGS, BrokerConfig
@@ -28,7 +29,19 @@ __all__ = [
 ]
 
 _MS_PER: Final = {Unit.HOURS: 3_600_000, Unit.MINUTES: 60_000}
-_MIN_ISR: Final = "min.insync.replicas"
+_ASCENDING: Final = (
+    ("group.min.session.timeout.ms", "group.max.session.timeout.ms"),
+    (
+        "group.consumer.min.heartbeat.interval.ms",
+        "group.consumer.heartbeat.interval.ms",
+        "group.consumer.max.heartbeat.interval.ms",
+    ),
+    (
+        "group.consumer.min.session.timeout.ms",
+        "group.consumer.session.timeout.ms",
+        "group.consumer.max.session.timeout.ms",
+    ),
+)
 
 
 def topic_setting(name: str) -> Setting:
@@ -106,21 +119,22 @@ def resolve_broker_config(values: Mapping[str, str]) -> BrokerConfig:
     config = BrokerConfig(**attributes)
     if config.default_replication_factor == 0:
         raise InvalidConfig("invalid value '0' for default.replication.factor: give -1, 1 or more")
-    if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
-        raise InvalidConfig(
-            f"group.min.session.timeout.ms ({config.group_min_session_timeout_ms}) is larger than "
-            f"group.max.session.timeout.ms ({config.group_max_session_timeout_ms})"
-        )
+    for names in _ASCENDING:
+        _check_ascending(config, names)
     resolve_topic_config({}, values)
     return config
 
 
 def _check_together(config: TopicConfig) -> None:
-    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
-        raise InvalidConfig(
-            f"min.compaction.lag.ms ({config.min_compaction_lag_ms}) is larger than "
-            f"max.compaction.lag.ms ({config.max_compaction_lag_ms})"
-        )
+    _check_ascending(config, ("min.compaction.lag.ms", "max.compaction.lag.ms"))
+
+
+def _check_ascending(config: TopicConfig | BrokerConfig, names: Iterable[str]) -> None:
+    for (low, least), (high, most) in pairwise(
+        (name, getattr(config, name.replace(".", "_"))) for name in names
+    ):
+        if least > most:
+            raise InvalidConfig(f"{low} ({least}) is larger than {high} ({most})")
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:

@@ -169,6 +169,10 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
     assert "min.compaction.lag.ms (10) is larger than max.compaction.lag.ms (5)" in refusal(
         {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"}
     )
+    with pytest.raises(InvalidConfig, match=r"session\.timeout\.ms \(45000\) is larger than group"):
+        resolve_broker_config({"group.consumer.session.timeout.ms": "30000"})
+    with pytest.raises(InvalidConfig, match=r"heartbeat\.interval\.ms \(20000\) is larger than"):
+        resolve_broker_config({"group.consumer.heartbeat.interval.ms": "20000"})
     with pytest.raises(InvalidConfig, match="is larger than"):
         resolve_broker_config({"group.min.session.timeout.ms": "1h"})
     with pytest.raises(InvalidConfig, match=r"default\.replication\.factor"):
