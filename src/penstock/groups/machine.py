@@ -40,6 +40,7 @@ from penstock.groups.rebalance import (
     synced,
 )
 from penstock.groups.state import ClassicGroup, State
+from penstock.groups.subscriptions import recognise
 from penstock.groups.timers import SYNC_TIMER, restart_timers, session_key, session_timer
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.wire.messages.heartbeat import HeartbeatResponse
@@ -119,6 +120,7 @@ def _step_consumer(group: ConsumerGroup, event: Event, now_ms: int) -> tuple[Gro
         case RevocationDeadline():
             return heartbeats.revocation_deadline(group, event, now_ms)
         case Loaded():
+            recognise(group)
             return group, restart_timers(group, now_ms)
         case InitialDelayOver() | JoinDeadline() | SyncDeadline():
             return group, []  # of the classic group that this one was

@@ -41,6 +41,15 @@ def member_gone(group: ConsumerGroup) -> list[Entry]:
     return [*written, entries.epoch(group)]
 
 
+def recognise(group: ConsumerGroup) -> None:
+    """After a replay: note if the cluster is still as the target was made for. Then nobody has to act."""
+    topics = group.ground.topics
+    shapes = {name: shape for name in group.subscribed if (shape := topics.get(name)) is not None}
+    matched = all(topics.matching(Pattern(text)) == found for text, found in group.matches.items())
+    if shapes == group.shapes and matched:
+        group.topics_version = topics.version
+
+
 def _match_patterns(group: ConsumerGroup, may_see: Callable[[str], bool]) -> list[Entry]:
     """What the patterns of members match now."""
     topics = group.ground.topics
@@ -65,11 +74,7 @@ def _look_at_topics(group: ConsumerGroup, written: list[Entry]) -> bool:
     """Whether what members subscribe to looks different from what the target was made for."""
     topics = group.ground.topics
     group.topics_version = topics.version
-    shapes = {}
-    for name in group.subscribed:
-        shape = topics.get(name)
-        if shape is not None:
-            shapes[name] = shape
+    shapes = {name: shape for name in group.subscribed if (shape := topics.get(name)) is not None}
     if shapes == group.shapes:
         return False
     group.shapes = shapes

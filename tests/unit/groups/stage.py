@@ -19,7 +19,7 @@ from penstock.groups.events import (
     WriteBytes,
 )
 from penstock.groups.offsets import decode_offset
-from penstock.groups.records import encode_key, encode_value
+from penstock.groups.records import Entry, GroupMetadataValue, encode_key, encode_value
 from penstock.groups.replay import Replay
 from penstock.groups.shard import Now, Shard
 from penstock.groups.state import Ground, Rules
@@ -250,10 +250,7 @@ class Stage:
                     assert effect.to not in self.replies, "answered twice"
                     self.replies[effect.to] = effect.message
                 case Write():
-                    self.log += [
-                        (encode_key(key), None if value is None else encode_value(key, value))
-                        for key, value in effect.entries
-                    ]
+                    self.log += map(self._encoded, effect.entries)
                 case WriteBytes():
                     self.log += effect.records
                 case SetTimer():
@@ -262,6 +259,12 @@ class Stage:
                         self.timers[timer] = (effect.at_ms, effect.event)
                 case CancelTimer():
                     self.timers.pop((group, effect.key), None)
+
+    def _encoded(self, entry: Entry) -> tuple[bytes, bytes | None]:
+        key, value = entry
+        if isinstance(value, GroupMetadataValue):
+            value.current_state_timestamp = self.wall_ms
+        return encode_key(key), None if value is None else encode_value(key, value)
 
     def pass_time(self, ms: int) -> None:
         """Timers go off in their order, each at its time."""
