@@ -20,6 +20,7 @@ class FlushTicket:
         "_handles",
         "_paths",
         "is_complete",
+        "missing",
         "next_offset",
         "size_bytes",
         "truncations",
@@ -34,6 +35,7 @@ class FlushTicket:
         self.size_bytes = size_bytes
         self.truncations = truncations
         self.is_complete = True  # no file had to be left for the next flush
+        self.missing: str | None = None  # a directory that was not there any more
 
     def add_files(self, files: list[SegmentFile]) -> None:
         self._handles += [(file.open(), file.path) for file in files]
@@ -52,7 +54,7 @@ class FlushTicket:
             for path in self._paths:
                 self._sync_path(path)
             for path in self._directories:
-                self._disk.fsync_directory(path)
+                self._sync_directory(path)
         except OSError as error:
             raise StorageFault(f"{path}: cannot be made durable: {error.strerror}") from error
         self._handles = []
@@ -67,6 +69,12 @@ class FlushTicket:
             self._disk.fdatasync(fd)
         finally:
             os.close(fd)
+
+    def _sync_directory(self, path: str) -> None:
+        try:
+            self._disk.fsync_directory(path)
+        except FileNotFoundError:
+            self.missing = path  # with its topic, which was deleted meanwhile; else `flush_end` objects
 
 
 class Unsynced:

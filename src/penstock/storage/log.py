@@ -4,7 +4,7 @@ import os
 from itertools import islice
 from typing import NamedTuple
 
-from penstock.model.errors import OffsetOutOfRange
+from penstock.model.errors import OffsetOutOfRange, StorageFault
 from penstock.storage import retention, state, swap
 from penstock.storage.appending import Appended, GrowingLog, Origin
 from penstock.storage.files import FileSlice
@@ -203,6 +203,11 @@ class Log(GrowingLog):
         self._save_state(keep_upto=-1)
         return True
 
+    def adopt_retired(self, paths: dict[int, list[str]]) -> None:
+        """Take over files that an earlier run had taken out of the log, by their base offsets."""
+        assert self._segments is not None
+        self._segments.adopt_retired(paths)
+
     def removable(self, now_ms: int) -> list[str]:
         """Paths of files that are no longer of this log, to be removed by a thread. Given once."""
         if self._segments is None:
@@ -224,6 +229,8 @@ class Log(GrowingLog):
 
     def flush_end(self, ticket: FlushTicket) -> None:
         """All below `ticket.next_offset` is durable, unless the log was cut meanwhile."""
+        if ticket.missing is not None:
+            raise StorageFault(f"{ticket.missing} is gone, and the log in it is in use")
         if ticket.is_complete and ticket.truncations == self.truncations:
             self.recovery_point = max(self.recovery_point, ticket.next_offset)
 
