@@ -6,6 +6,8 @@ from typing import Final
 from penstock.broker.cluster import Cluster
 from penstock.broker.replicas import Replicas
 from penstock.model.clock import Clock
+from penstock.model.errors import BrokerError
+from penstock.storage.cleaner import Outcome
 from penstock.storage.compaction import POLICY, Allowance, Round, choose
 from penstock.storage.worker import Worker, WorkerFailed
 
@@ -62,20 +64,19 @@ class Cleaning:
 
     async def _compact(self, found: Round) -> bool:
         """Whether it was done; else the log rests a while, so that the others have their turn."""
-        metrics, in_thread = self._replicas.metrics.compaction, self._replicas.run_in_thread
+        metrics = self._replicas.metrics.compaction
         try:
-            outcome = await in_thread(found.clean)
-            if not found.is_current():
-                await in_thread(found.abandon)
-                return False
-            await in_thread(found.prepare)
-        except WorkerFailed as error:
+            outcome = await self._steps(found)
+        except Exception as error:
+            if not any(log is found.log for log in self._replicas.directory.logs()):
+                return False  # deleted meanwhile, and its files with it
+            if not isinstance(error, WorkerFailed | BrokerError):
+                raise
             metrics.failures.value += 1
             _log.error("compaction-failed log=%s error=%s", found.log, error)
             return False
-        if not found.install():
+        if outcome is None:
             return False
-        await in_thread(found.finish)
         metrics.runs.value += 1
         metrics.bytes_read.value += outcome.read_bytes
         metrics.bytes_written.value += outcome.written_bytes
@@ -88,3 +89,16 @@ class Cleaning:
             outcome.clean_upto_offset,
         )
         return True
+
+    async def _steps(self, found: Round) -> Outcome | None:
+        """None if the log has changed meanwhile."""
+        in_thread = self._replicas.run_in_thread
+        outcome = await in_thread(found.clean)
+        if not found.is_current():
+            await in_thread(found.abandon)
+            return None
+        await in_thread(found.prepare)
+        if not found.install():
+            return None
+        await in_thread(found.finish)
+        return outcome

@@ -6,14 +6,20 @@ the kernel may have dropped the pages, and a second call would report success ov
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
+from typing import Final
 
 from penstock.broker.partition import Partition
-from penstock.model.errors import StorageFault
+from penstock.model.errors import BrokerError, StorageFault
 from penstock.storage.log import FlushTicket
 
-_ROUND_PARTITIONS = 1000  # a round's size, so that an urgent request behind a big one is not stuck
+_log = logging.getLogger(__name__)
+
+_ROUND_PARTITIONS: Final = 1000  # so that an urgent request behind a big round is not stuck
+
+Tickets = list[tuple[Partition, FlushTicket]]
 
 
 class Flusher:
@@ -21,59 +27,90 @@ class Flusher:
         self,
         loop: asyncio.AbstractEventLoop,
         executor: Executor,
+        *,
         on_fault: Callable[[StorageFault], None],
+        on_sync: Callable[[float], None],
     ) -> None:
+        """`on_sync` hears how many seconds the sync of a log took."""
         self._loop = loop
         self._executor = executor
         self._on_fault = on_fault
+        self._on_sync = on_sync
         self._waiting: dict[Partition, None] = {}  # a set that keeps its order
         self._running = False
         self._stopped = False
 
-    def stop(self) -> None:
-        """Begin no further round; one that runs comes to its end."""
-        self._stopped = True
-
     def request(self, partition: Partition) -> None:
         self._waiting[partition] = None
-        if not self._running:
+        if not (self._running or self._stopped):
             self._running = True
             self._loop.call_soon(self._begin)  # at the end of this tick: gather what else it brings
+
+    def stop(self) -> None:
+        """Begin no further round. What one that still runs will say is of no interest any more."""
+        self._stopped = True
+        self._waiting.clear()
 
     def _begin(self) -> None:
         if self._stopped:
             return
         batch = list(self._waiting)[:_ROUND_PARTITIONS]
+        tickets: Tickets = []
         for partition in batch:
             del self._waiting[partition]
-        tickets: list[tuple[Partition, FlushTicket]] = []
-        for partition in batch:
-            if partition.failure is None and partition.is_open:
-                partition.unsynced = False
-                tickets.append((partition, partition.log.flush_begin()))
-        future = self._loop.run_in_executor(
-            self._executor, _sync_all, [ticket for _, ticket in tickets]
-        )
+            ticket = self._ticket_for(partition)
+            if ticket is not None:
+                tickets.append((partition, ticket))
+        if not tickets:
+            self._go_on()
+            return
+        work = [ticket for _, ticket in tickets]
+        future = self._loop.run_in_executor(self._executor, _sync_all, work, self._loop.time)
         future.add_done_callback(lambda done: self._end(tickets, done))
 
-    def _end(
-        self, tickets: list[tuple[Partition, FlushTicket]], done: asyncio.Future[None]
-    ) -> None:
-        error = None if done.cancelled() else done.exception()
-        if isinstance(error, StorageFault):
-            self._on_fault(error)
-        elif error is not None:
-            raise error
-        elif not done.cancelled():
+    def _ticket_for(self, partition: Partition) -> FlushTicket | None:
+        if partition.failure is not None or not partition.is_open:
+            return None
+        try:
+            ticket = partition.log.flush_begin()
+        except BrokerError as error:  # no room for an index, no descriptor left: nothing was tried
+            _log.warning("flush-put-off partition=%s error=%s", partition, error)
+            partition.flush_put_off()
+            return None
+        except StorageFault as fault:
+            self._on_fault(fault)
+            return None
+        partition.unsynced = False
+        return ticket
+
+    def _end(self, tickets: Tickets, done: asyncio.Future[list[float]]) -> None:
+        if self._stopped or done.cancelled():
+            return
+        try:
+            for seconds in done.result():
+                self._on_sync(seconds)
             for partition, ticket in tickets:
                 if partition.failure is None:
                     partition.log.flush_end(ticket)
                     partition.synced(ticket.next_offset, ticket.size_bytes)
+        except StorageFault as fault:
+            self._on_fault(fault)
+        except Exception as error:  # noqa: BLE001 - whatever it was, nobody knows what is durable
+            _log.error("flush-failed", exc_info=error)
+            self._on_fault(StorageFault(f"a flush failed: {error!r}"))
+        self._go_on()
+
+    def _go_on(self) -> None:
         self._running = bool(self._waiting)
         if self._running:
             self._loop.call_soon(self._begin)
 
 
-def _sync_all(tickets: list[FlushTicket]) -> None:
+def _sync_all(tickets: list[FlushTicket], time_s: Callable[[], float]) -> list[float]:
+    """In a thread. How long each took."""
+    took = []
     for ticket in tickets:
+        begun_s = time_s()
         ticket.sync()
+        took.append(time_s() - begun_s)
+    return took

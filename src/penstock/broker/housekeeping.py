@@ -65,11 +65,15 @@ class Housekeeping:
     ) -> None:
         while True:
             await asyncio.sleep(pause_s())
+            if self._replicas.is_offline:  # nothing more is written to a disk that failed
+                continue
             try:
                 await chore()
             except StorageFault as fault:
                 self._replicas.disk_failed(fault)
-            except Exception as error:  # noqa: BLE001 - one bad log must not end the others' care
+            except BrokerError as error:
+                _log.warning("chore-put-off chore=%s error=%s", name, error)
+            except Exception as error:  # noqa: BLE001 - a chore that fails is tried again
                 _log.error("chore-failed chore=%s", name, exc_info=error)
 
     def _checkpoint_pause_s(self) -> float:
@@ -96,6 +100,9 @@ class Housekeeping:
         excess_bytes = -self._cluster.config.penstock_dirty_bytes_max // 2
         by_size: list[tuple[int, Partition]] = []
         for partition, since_ms in list(self._replicas.unsynced.items()):
+            if partition.failure is not None:
+                del self._replicas.unsynced[partition]
+                continue
             log, config = partition.log, partition.topic.config
             excess_bytes += log.unflushed_bytes
             if (
@@ -129,23 +136,24 @@ class Housekeeping:
     # Forgetting --------------------------------------------------------------------------------
 
     async def _apply_retention(self) -> None:
-        metrics = self._replicas.metrics.retention
-        for partition in await self._partitions_in_turns():
-            log = partition.log
-            segments = len(log.segments)
-            freed_bytes = log.apply_retention(
-                self._clock.wall_ms(), upto_offset=partition.high_watermark
+        await self._each_log(self._retain)
+
+    def _retain(self, partition: Partition) -> None:
+        metrics, log = self._replicas.metrics.retention, partition.log
+        segments = len(log.segments)
+        freed_bytes = log.apply_retention(
+            self._clock.wall_ms(), upto_offset=partition.high_watermark
+        )
+        if freed_bytes:
+            metrics.segments.value += segments - len(log.segments)
+            metrics.bytes.value += freed_bytes
+            partition.wake()
+            _log.info(
+                "retention partition=%s freed-bytes=%d log-start=%d",
+                partition,
+                freed_bytes,
+                log.start_offset,
             )
-            if freed_bytes:
-                metrics.segments.value += segments - len(log.segments)
-                metrics.bytes.value += freed_bytes
-                partition.wake()
-                _log.info(
-                    "retention partition=%s freed-bytes=%d log-start=%d",
-                    partition,
-                    freed_bytes,
-                    log.start_offset,
-                )
 
     async def _remove_files(self) -> None:
         for path in self._replicas.directory.removable(self._clock.wall_ms()):
@@ -153,20 +161,19 @@ class Housekeeping:
         await self._hosting.confirm_deleted()
 
     async def _expire_producers(self) -> None:
-        idle_ms = self._cluster.config.producer_id_expiration_ms
-        for partition in await self._partitions_in_turns():
-            partition.log.producers.expire(self._clock.wall_ms(), idle_ms)
+        now_ms, idle_ms = self._clock.wall_ms(), self._cluster.config.producer_id_expiration_ms
+        await self._each_log(lambda partition: partition.log.producers.expire(now_ms, idle_ms))
 
-    async def _partitions_in_turns(self) -> list[Partition]:
-        """Every partition with a log, opened; others run in between."""
-        found: list[Partition] = []
-        for partition in list(self._replicas.partitions()):
+    async def _each_log(self, care: Callable[[Partition], object]) -> None:
+        """For every log that can be used, opened for it; others run in between."""
+        for number, partition in enumerate(list(self._replicas.partitions()), 1):
             try:
                 if partition.failure is None and self._replicas.has_log(partition):
-                    assert partition.log is not None
-                    found.append(partition)
-            except BrokerError as error:
-                _log.error("partition-failed partition=%s error=%s", partition, error)
-            if len(found) % _PER_TURN == 0:
+                    care(partition)
+            except StorageFault as fault:
+                partition.storage_failed(fault)
+            except Exception as error:  # noqa: BLE001 - one bad log must not end the others' care
+                trace = None if isinstance(error, BrokerError) else error
+                _log.error("care-failed partition=%s error=%s", partition, error, exc_info=trace)
+            if number % _PER_TURN == 0:
                 await asyncio.sleep(0)
-        return found

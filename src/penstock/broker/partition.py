@@ -16,6 +16,7 @@ from penstock.model.errors import BrokerError, DiskFull, ErrorCode, OffsetOutOfR
 from penstock.model.ids import TopicId, TopicPartition
 from penstock.storage.files import FileSlice
 from penstock.storage.log import AbortedTxn, Appended, Log, Origin
+from penstock.storage.segment import DamagedLog
 
 
 class Isolation(IntEnum):
@@ -31,6 +32,7 @@ class Read(NamedTuple):
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
+    next_offset: int  # where to read on
     aborted: list[AbortedTxn] | None  # None: not asked for
 
 
@@ -177,8 +179,7 @@ class Partition:
             self._host.disk_is_full(error)
             raise
         except StorageFault as fault:
-            self._host.disk_failed(fault)
-            raise BrokerError(str(fault), ErrorCode.KAFKA_STORAGE_ERROR) from fault
+            raise self.storage_failed(fault) from fault
         if not appended.duplicate:
             if not self.unsynced:
                 self.unsynced = True
@@ -191,8 +192,13 @@ class Partition:
 
     def synced(self, next_offset: int, size_bytes: int) -> None:
         """What lies below `next_offset` is durable; with sync-each-append it counts only now."""
-        if self.topic.sync_each_append and next_offset > self.high_watermark:
+        if next_offset > self.high_watermark:
             self._commit_upto(next_offset, size_bytes)
+
+    def flush_put_off(self) -> None:
+        """Its tail could not be made durable yet: to be tried again."""
+        self.unsynced = True
+        self._host.has_unsynced(self)
 
     def committed(self, next_offset: int) -> asyncio.Future[None] | None:
         """None when everything below `next_offset` is committed, else what to wait for."""
@@ -220,22 +226,37 @@ class Partition:
     def read(
         self, offset: int, max_bytes: int, isolation: int, *, at_least_one: bool = True
     ) -> Read:
-        """Whole batches from the one that holds `offset`, up to what this reader may see."""
+        """Whole batches from the one that holds `offset`, up to what this reader may see.
+
+        With `at_least_one` the first is given even when larger than `max_bytes` (KIP-74). From an
+        offset that is in the log but not to be seen yet there is nothing, and no error: after a
+        change of leader the high watermark may be behind what a reader has already seen.
+        """
         log = self.log
         high_watermark = self.high_watermark
-        stable = self.last_stable_offset
+        stable = log.last_stable_offset(high_watermark)
         limit = stable if isolation else high_watermark
-        if offset > high_watermark or offset < log.start_offset:
-            raise OffsetOutOfRange(
-                f"{self}: offset {offset} is outside {log.start_offset}..{high_watermark}"
-            )
-        if offset >= limit or (max_bytes <= 0 and not at_least_one):
-            return Read([], 0, high_watermark, stable, log.start_offset, [] if isolation else None)
-        found = log.read(offset, max_bytes, upto_offset=limit)
-        aborted = log.aborted_transactions(offset, found.next_offset) if isolation else None
-        return Read(
-            found.slices, found.size_bytes, high_watermark, stable, log.start_offset, aborted
-        )
+        start = log.start_offset
+        if offset > log.next_offset or offset < start:
+            raise OffsetOutOfRange(f"{self}: offset {offset} is outside {start}..{high_watermark}")
+        if offset < limit and (max_bytes > 0 or at_least_one):
+            try:
+                found = log.read(offset, max_bytes, upto_offset=limit)
+                if found.size_bytes <= max_bytes or at_least_one:
+                    until = found.next_offset
+                    aborted = log.aborted_transactions(offset, until) if isolation else None
+                    return Read(
+                        found.slices,
+                        found.size_bytes,
+                        high_watermark,
+                        stable,
+                        start,
+                        until,
+                        aborted,
+                    )
+            except StorageFault as fault:
+                raise self.storage_failed(fault) from fault
+        return Read([], 0, high_watermark, stable, start, offset, [] if isolation else None)
 
     # Changes from outside --------------------------------------------------------------------
 
@@ -250,7 +271,10 @@ class Partition:
                 f"{self}: cannot delete before {target}; the log is "
                 f"{log.start_offset}..{self.high_watermark}"
             )
-        log.delete_records_before(target)
+        try:
+            log.delete_records_before(target)
+        except StorageFault as fault:
+            raise self.storage_failed(fault) from fault
         self.wake()
         return log.start_offset
 
@@ -258,6 +282,15 @@ class Partition:
         """Something other than new data happened that readers must see."""
         for watcher in list(self.watchers or ()):
             watcher.changed(self)
+
+    def storage_failed(self, fault: StorageFault) -> BrokerError:
+        """Damage concerns this log alone, any other fault the whole disk. What to tell the client."""
+        refusal = BrokerError(f"{self}: {fault}", ErrorCode.KAFKA_STORAGE_ERROR)
+        if isinstance(fault, DamagedLog):
+            self.fail(refusal)
+        else:
+            self._host.disk_failed(fault)
+        return refusal
 
     def fail(self, error: BrokerError) -> None:
         """From now on every use is refused with `error`."""

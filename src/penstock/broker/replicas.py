@@ -49,7 +49,12 @@ class Replicas:
         self.directory = directory
         self.metrics = metrics
         self._grown: list[Partition] = []
-        self._flusher = Flusher(loop, disk_threads, self.disk_failed)
+        self._flusher = Flusher(
+            loop,
+            disk_threads,
+            on_fault=self.disk_failed,
+            on_sync=lambda seconds: metrics.flush_ms.observe(seconds * 1000),
+        )
         self._disk_threads = disk_threads
         self._unable: BrokerError | None = None
 
@@ -103,7 +108,7 @@ class Replicas:
         """Open every log that the last run may have left torn. Waits for the disk: before serving."""
         if self.directory.ending is Ending.CLEAN:
             return
-        metrics = self.metrics.recovery
+        metrics, begun_ms = self.metrics.recovery, self._clock.monotonic_ms()
         torn = [partition for partition in self.partitions() if self.has_log(partition)]
         metrics.remaining_logs.set(len(torn))
         for partition in torn:
@@ -123,6 +128,7 @@ class Replicas:
                     )
             metrics.logs.value += 1
             metrics.remaining_logs.value -= 1
+        metrics.seconds.set((self._clock.monotonic_ms() - begun_ms) / 1000)
         _log.info("recovered logs=%d ending=%s", len(torn), self.directory.ending.value)
 
     # What the cluster decided ------------------------------------------------------------------
@@ -158,6 +164,10 @@ class Replicas:
             self.directory.delete_topic(name, topic.id)
         except StorageFault as fault:
             self.disk_failed(fault)
+        except (
+            BrokerError
+        ) as error:  # no room to rename it; the next start finds that it is unknown
+            _log.error("topic-left-behind topic=%s error=%s", name, error)
         self.metrics.forget_topic(name)
 
     def stop(self) -> None:
@@ -171,6 +181,8 @@ class Replicas:
     # What partitions ask for -------------------------------------------------------------------
 
     def open_log(self, partition: Partition) -> Log:
+        if self.is_offline:
+            self.refuse_when_unable()
         topic = partition.topic
         return self.directory.log_for(topic.name, topic.id, partition.index, topic.config)
 
@@ -192,7 +204,10 @@ class Replicas:
         for partition in grown:
             size_bytes, partition.grown_bytes = partition.grown_bytes, 0
             for watcher in list(partition.watchers or ()):
-                watcher.grew(partition, size_bytes)
+                try:
+                    watcher.grew(partition, size_bytes)
+                except Exception:  # noqa: BLE001 # a bug, and no reason for all others to wait for ever
+                    _log.exception("watcher-failed partition=%s", partition)
 
     # The disk ----------------------------------------------------------------------------------
 
@@ -228,6 +243,8 @@ class Replicas:
 
     def disk_failed(self, error: StorageFault) -> None:
         """The disk failed or lied: nothing on it can be trusted to be written, so all of it stops."""
+        if self.is_offline:
+            return
         refusal = BrokerError(
             f"the data directory is offline: {error}", ErrorCode.KAFKA_STORAGE_ERROR
         )

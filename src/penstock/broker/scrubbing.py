@@ -44,7 +44,9 @@ class Scrubbing:
                 partition.fail(BrokerError(str(damage), ErrorCode.KAFKA_STORAGE_ERROR))
                 continue
             metrics.bytes.value += done_bytes
-            metrics.segments.value += scrub.done
+            if scrub.done and partition.failure is None:
+                metrics.segments.value += 1
+                partition.log.scrubbed(scrub)
             left_bytes -= max(done_bytes, 1)
 
     def _segments(self) -> Iterator[tuple[Partition, Scrub]]:

@@ -5,8 +5,11 @@ data, by a change that concerns it (deleted, moved, failed), by its deadline, or
 """
 
 import asyncio
+from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Final, Protocol
+
+_FIRST_SWEEP: Final = 64  # of entries that nobody waits for any more
 
 
 class Watcher(Protocol):
@@ -35,12 +38,14 @@ def unwatch(partition: Watched, watcher: Watcher) -> None:
 
 
 class Waiter:
-    """One parked request. `fire` is called exactly once, unless it is cancelled.
+    """One parked request. `fire` is called exactly once, unless it is cancelled first.
 
-    It watches `partitions`; whoever watches for it calls `lacks_less` and `fire` instead.
+    It watches `partitions`; whoever watches for it calls `lacks_less` and `fire` instead. Bytes that
+    arrive are only counted. When that seems enough, `recount` says how many are lacking in truth; a
+    `wary` one asks each time, since a few bytes may make many others visible (a commit marker does).
     """
 
-    __slots__ = ("_fire", "_lacking_bytes", "_partitions", "_timer")
+    __slots__ = ("_fire", "_lacking_bytes", "_partitions", "_recount", "_timer", "_wary")
 
     def __init__(
         self,
@@ -49,9 +54,14 @@ class Waiter:
         timeout_s: float,
         fire: Callable[[], None],
         loop: asyncio.AbstractEventLoop,
+        *,
+        recount: Callable[[], int] | None = None,
+        wary: bool = False,
     ) -> None:
         self._lacking_bytes = lacking_bytes
         self._fire: Callable[[], None] | None = fire
+        self._recount = recount
+        self._wary = wary
         self._partitions = list(partitions)
         for partition in self._partitions:
             watch(partition, self)
@@ -65,8 +75,13 @@ class Waiter:
 
     def lacks_less(self, size_bytes: int) -> None:
         self._lacking_bytes -= size_bytes
-        if self._lacking_bytes <= 0:
-            self.fire()
+        if self._lacking_bytes > 0 and not self._wary:
+            return
+        if self._recount is not None:
+            self._lacking_bytes = self._recount()
+            if self._lacking_bytes > 0:
+                return
+        self.fire()
 
     def fire(self) -> None:
         fire = self._fire
@@ -75,7 +90,7 @@ class Waiter:
             fire()
 
     def cancel(self) -> None:
-        self._fire = None
+        self._fire = self._recount = None
         self._timer.cancel()
         for partition in self._partitions:
             unwatch(partition, self)
@@ -85,29 +100,44 @@ class Waiter:
 class Commits:
     """Appends of one partition whose answer waits until the high watermark passes them, in order."""
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("_sweep_at", "_waiting")
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # by offset
+        self._sweep_at = _FIRST_SWEEP
+
+    def __len__(self) -> int:
+        return len(self._waiting)
 
     def wait_for(self, next_offset: int, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        if len(self._waiting) >= self._sweep_at:
+            self._forget_cancelled()
         future: asyncio.Future[None] = loop.create_future()
-        self._waiting.append((next_offset, future))
+        if self._waiting and self._waiting[-1][0] > next_offset:  # a duplicate of an earlier append
+            insort(self._waiting, (next_offset, future), key=_offset)
+        else:
+            self._waiting.append((next_offset, future))
         return future
+
+    def _forget_cancelled(self) -> None:
+        """Who gave up is still in the list; should nothing ever be committed, it must not grow for ever."""
+        self._waiting = [entry for entry in self._waiting if not entry[1].done()]
+        self._sweep_at = max(_FIRST_SWEEP, 2 * len(self._waiting))
 
     def passed(self, high_watermark: int) -> None:
         """Release everyone whose records are now below the high watermark."""
-        done = 0
-        for next_offset, future in self._waiting:
-            if next_offset > high_watermark:
-                break
-            done += 1
+        done = bisect_right(self._waiting, high_watermark, key=_offset)
+        released, self._waiting = self._waiting[:done], self._waiting[done:]
+        for _, future in released:
             if not future.done():
                 future.set_result(None)
-        del self._waiting[:done]
 
     def fail(self, error: Exception) -> None:
         waiting, self._waiting = self._waiting, []
         for _, future in waiting:
             if not future.done():
                 future.set_exception(error)
+
+
+def _offset(entry: tuple[int, asyncio.Future[None]]) -> int:
+    return entry[0]
