@@ -15,7 +15,7 @@ from typing import Final, Literal, TextIO, TypeAlias
 LogFormat: TypeAlias = Literal["text", "json"]
 Fields: TypeAlias = list[tuple[str, object]]
 
-_TEMPLATE: Final = re.compile(r"[a-z][a-z0-9-]*(?: [a-z][a-z0-9_]*=%[-+.0-9]*[a-z])*")
+_TEMPLATE: Final = re.compile(r"[a-z][a-z0-9-]*(?: [a-z][a-z0-9_-]*=%[-+.0-9]*[a-z])*")
 _PLAIN: Final = re.compile(r"[^\s\"=\\\x00-\x1f\x7f]+")
 _OWN: Final = "penstock"
 

@@ -1,13 +1,16 @@
+import ast
 import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.node.logs import JsonFormatter, LogFormat, TextFormatter, set_up_logging
+import penstock
+from penstock.node.logs import JsonFormatter, LogFormat, TextFormatter, set_up_logging, structure
 
 
 @pytest.fixture(autouse=True)
@@ -125,3 +128,27 @@ def test_debug_shows_more_of_ours_and_setting_up_twice_does_not_double_lines() -
     logged("text", logging.INFO)
     lines = logged("json", logging.DEBUG)
     assert [json.loads(line)["event"] for line in lines] == ["small", "big", "log"]
+
+
+def logging_calls() -> Iterator[tuple[str, ast.Call]]:
+    """Every call such as `_log.info(...)` in the source, and where it is."""
+    for file in Path(penstock.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and isinstance(node.func.value, ast.Name)
+                and node.func.value.id in ("_log", "logger")
+            ):
+                yield f"{file.name}:{node.lineno}", node
+
+
+def test_everything_that_we_log_is_an_event() -> None:
+    calls = dict(logging_calls())
+    assert len(calls) > 20
+    for place, call in calls.items():
+        template, *values = call.args
+        assert isinstance(template, ast.Constant), place
+        event, fields = structure(record(template.value, *range(len(values))))
+        assert event != "log", f"{place}: {template.value!r} is no event"
+        assert len(fields) == len(values), place
