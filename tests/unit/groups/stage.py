@@ -285,10 +285,16 @@ class Stage:
         assert isinstance(reply, kind)
         return reply
 
-    def replayed(self) -> Shard:
+    def compacted(self) -> list[tuple[bytes, bytes | None]]:
+        """The log as the cleaner leaves it in the end: the last of each key, and no tombstones."""
+        last = {key: place for place, (key, _) in enumerate(self.log)}
+        kept = sorted(last.values())
+        return [self.log[place] for place in kept if self.log[place][1] is not None]
+
+    def replayed(self, log: list[tuple[bytes, bytes | None]] | None = None) -> Shard:
         """What a broker would know that has only the log."""
         replay = Replay(self.ground, now_ms=self.now_ms, wall_ms=self.wall_ms)
-        for key, value in self.log:
+        for key, value in self.log if log is None else log:
             replay.apply(key, value)
         replay.finish()
         return Shard(self.ground, replay)

@@ -338,6 +338,34 @@ def test_a_leader_that_dies_before_it_has_assigned_is_replaced() -> None:
     assert joined(stage, stage.join("bob")).leader == "bob"
 
 
+def test_a_member_that_leaves_while_its_sync_waits_is_answered() -> None:
+    stage = Stage()
+    stage.join(fresh="ann")
+    stage.join(fresh="bob")
+    stage.settle()
+    parked = stage.sync("bob", 1)
+    stage.leave("bob")
+
+    assert code(stage, parked) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_static_members_that_are_all_late_are_waited_for_again() -> None:
+    stage = stable("ann", instances=True)
+    stage.join(fresh="cat", session_ms=300_000)
+    stage.join("ann", instance="i-ann")
+    stage.sync("ann", 2, {})
+    stage.sync("cat", 2)
+    stage.leave("cat")
+    for _ in range(13):  # longer than the rebalance timeout
+        stage.pass_time(5000)
+        stage.heartbeat("ann", 2, instance="i-ann")
+    assert group_of(stage).state is State.PREPARING
+
+    back = stage.join("ann", instance="i-ann")
+
+    assert joined(stage, back).generation_id == 3
+
+
 # Static members ----------------------------------------------------------------------------------
 
 

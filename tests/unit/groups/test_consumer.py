@@ -179,6 +179,19 @@ def test_a_member_whose_answer_was_lost_may_repeat_its_last_epoch() -> None:
     assert told(stage, again) == {"t": [0, 1], "u": [0]}
 
 
+def test_the_last_epoch_is_not_good_for_one_who_works_on_what_is_no_longer_its_own() -> None:
+    stage = Stage(t=2, u=1)
+    ann = Consumer(stage, "ann", topics=["t", "u"])
+    before, owned = ann.epoch, ann.owned
+    ann.beat(topics=["t"])
+    ann.beat()
+    assert ann.epoch > before
+
+    assert code(stage.beat("ann", before, owned=owned)) is ErrorCode.FENCED_MEMBER_EPOCH
+    assert code(stage.beat("ann", before)) is ErrorCode.FENCED_MEMBER_EPOCH
+    assert code(stage.beat("ann", before, owned=ann.owned)) is ErrorCode.NONE
+
+
 def test_a_member_that_lost_everything_joins_again_under_its_own_id() -> None:
     stage = Stage(t=2)
     ann = Consumer(stage, "ann")

@@ -186,7 +186,8 @@ class ConsumerHistory(RuleBasedStateMachine):
 
     @invariant()
     def the_log_says_the_same(self) -> None:
-        assert state_of(self.stage.replayed().groups.get(GROUP)) == state_of(self.group)
+        for shard in (self.stage.replayed(), self.stage.replayed(self.stage.compacted())):
+            assert state_of(shard.groups.get(GROUP)) == state_of(self.group)
 
 
 def state_of(group: object) -> object:

@@ -75,6 +75,14 @@ class ClassicHistory(RuleBasedStateMachine):
         for name in list(self.group.members):
             self.sync(name, 0)
 
+    @precondition(lambda self: self.group is not None and self.group.state is State.COMPLETING)
+    @rule()
+    def followers_sync(self) -> None:
+        assert self.group is not None
+        for name in list(self.group.members):
+            if name != self.group.leader:
+                self.sync(name, 0)
+
     @rule(name=names, behind=mostly_current)
     def heartbeat(self, name: str, behind: int) -> None:
         self.stage.heartbeat(name, self.current - behind, instance=INSTANCES.get(name))
@@ -165,10 +173,10 @@ class ClassicHistory(RuleBasedStateMachine):
 
     @invariant()
     def the_log_can_always_be_read(self) -> None:
-        shard = self.stage.replayed()
-        group = self.group
-        if group is not None and group.state is State.STABLE:
-            assert encoded(shard.groups[GROUP]) == encoded(group)
+        for shard in (self.stage.replayed(), self.stage.replayed(self.stage.compacted())):
+            group = self.group
+            if group is not None and group.state is State.STABLE:
+                assert encoded(shard.groups[GROUP]) == encoded(group)
 
 
 def encoded(group: object) -> bytes:

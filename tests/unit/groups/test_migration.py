@@ -222,6 +222,13 @@ def test_classic_members_are_checked_as_ever() -> None:
     assert ann.heartbeat() is ErrorCode.NONE
 
 
+def test_a_sync_for_an_assignment_that_is_out_of_date_means_joining_again() -> None:
+    stage, ann, _ = mixed()
+    Consumer(stage, "cat")
+
+    assert ann.sync().error_code == ErrorCode.REBALANCE_IN_PROGRESS
+
+
 def test_a_classic_member_leaves_and_the_others_take_its_work() -> None:
     stage, ann, bob = mixed()
     number = stage.leave("ann", "bob", "eve")
