@@ -15,6 +15,7 @@ from penstock.broker.membership import Identity
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
+from penstock.broker.transactions import TransactionCoordinator
 from penstock.kafka.apis import APIS
 from penstock.kafka.context import Context, Services
 from penstock.kafka.fetch_sessions import FetchSessions
@@ -148,6 +149,7 @@ def broker_context(
             started = _started(runner, directory, data, threads, tasks, dict(settings or {}))
             broker = runner.run(started)
             yield broker
+            broker.services.transactions.close()
             broker.services.groups.close()
             runner.run(broker.cluster.stop())
         finally:
@@ -174,12 +176,15 @@ async def _started(
     await cluster.join({LISTENER: ADDRESS})
     groups = GroupCoordinator(replicas, cluster, clock, tasks.spawn, metrics)
     groups.begin()
+    transactions = TransactionCoordinator(replicas, cluster, groups, clock, tasks.spawn, metrics)
+    transactions.begin()
     services = Services(
         broker_id=BROKER_ID,
         clock=clock,
         replicas=replicas,
         cluster=cluster,
         groups=groups,
+        transactions=transactions,
         metrics=metrics,
         authorizer=rules,
         sessions=FetchSessions(10, iter(range(1, 1000)).__next__),

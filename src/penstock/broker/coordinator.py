@@ -11,7 +11,7 @@ from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
 from penstock.broker.shard import Asked
-from penstock.broker.shards import Lost, Shards
+from penstock.broker.shards import Lost, Shards, partition_for
 from penstock.groups.events import Effect, Event, Reply
 from penstock.groups.listing import type_of
 from penstock.groups.machine import Group
@@ -23,10 +23,13 @@ from penstock.metadata.image import Delta
 from penstock.model.clock import Clock
 from penstock.model.configs import BrokerConfig
 from penstock.model.errors import BrokerError, ErrorCode
+from penstock.model.ids import TopicPartition
+from penstock.storage.log import Origin
 from penstock.wire.messages.delete_groups import DeletableGroupResult
 from penstock.wire.messages.heartbeat import HeartbeatResponse
 from penstock.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from penstock.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from penstock.wire.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from penstock.wire.schema import Struct
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
@@ -148,8 +151,18 @@ class GroupCoordinator:
     def heartbeat(
         self, group_id: str, event: Callable[[Asked], Event]
     ) -> HeartbeatResponse | asyncio.Future[HeartbeatResponse]:
-        """Needs no write, so it is answered also while the disk takes none."""
-        return _of_kind(HeartbeatResponse, self.shard_of(group_id).step(group_id, event))
+        """Needs no write, so it is answered also while the disk takes none.
+
+        While the group is being read back nobody can say that a member is wrong, and clients take
+        any error for the truth: like Kafka, tell it to go on.
+        """
+        try:
+            shard = self.shard_of(group_id)
+        except BrokerError as error:
+            if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                return HeartbeatResponse()
+            raise
+        return _of_kind(HeartbeatResponse, shard.step(group_id, event))
 
     def commit(
         self, request: OffsetCommitRequest, version: int
@@ -161,6 +174,31 @@ class GroupCoordinator:
             lambda asked: shard.core.commit(asked, request, version, shard.now(), limit),
         )
         return _of_kind(OffsetCommitResponse, answer)
+
+    def commit_in_transaction(
+        self, request: TxnOffsetCommitRequest
+    ) -> TxnOffsetCommitResponse | asyncio.Future[TxnOffsetCommitResponse]:
+        limit = self._cluster.config.offset_metadata_max_bytes
+        answer = self._writable(request.group_id).commit_in_transaction(request, limit)
+        return _of_kind(TxnOffsetCommitResponse, answer)
+
+    def end_transaction(
+        self, index: int, producer_id: int, marker: bytearray, *, committed: bool
+    ) -> None:
+        """Write a marker into a partition of the offsets topic. Raises when it cannot be written now."""
+        shard = self._shards.at(index)
+        if shard is not None:
+            shard.end_transaction(producer_id, marker, committed=committed)
+            return
+        partition = self._replicas.partition(self._replicas.topic(OFFSETS_TOPIC), index)
+        now_ms = self._clock.wall_ms()  # nobody has read that log, so nobody has to know
+        partition.append(memoryview(marker), now_ms=now_ms, origin=Origin.COORDINATOR)
+
+    async def partition_of(self, group_id: str) -> TopicPartition:
+        """Where the group's offsets are kept. The first question ever makes the offsets topic."""
+        _check_id(group_id)
+        topic = await self._shards.topic()
+        return TopicPartition(OFFSETS_TOPIC, partition_for(group_id, len(topic.partitions)))
 
     def delete_offsets(
         self, request: OffsetDeleteRequest

@@ -19,11 +19,13 @@ from penstock.groups.events import (
     Write,
     WriteBytes,
 )
+from penstock.groups.offsets import encode_offset_key
 from penstock.groups.records import Entry, GroupMetadataValue, encode_key, encode_value
 from penstock.groups.shard import Now, Shard
 from penstock.model.clock import Clock
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.wire.messages.heartbeat import HeartbeatResponse
+from penstock.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 from penstock.wire.schema import Struct
 
 _log = logging.getLogger(__name__)
@@ -70,6 +72,24 @@ class GroupShard(LogShard):
     def do(self, group_id: str, work: Callable[[Now], list[Effect]]) -> None:
         """Something nobody asked for: expiry, a topic that is gone."""
         self._do(group_id, self._guarded(work, self.now()))
+
+    # Transactions ------------------------------------------------------------------------------
+
+    def commit_in_transaction(self, request: TxnOffsetCommitRequest, max_text: int) -> Answer:
+        """Offsets that count when the producer's transaction is committed. Raises when refused."""
+        response, pending = self.core.commit_in_transaction(request, self.now(), max_text)
+        records = [(encode_offset_key(*position), value) for position, value in pending]
+        producer = (request.producer_id, request.producer_epoch)
+        self._append_batches(shard_log.batches(records, self._clock.wall_ms(), producer))
+        self.core.pend(request.producer_id, pending, self._clock.monotonic_ms())
+        return self.read(lambda: response)  # type: ignore[no-any-return] # it is what was read
+
+    def end_transaction(self, producer_id: int, marker: bytearray, *, committed: bool) -> None:
+        """Write the marker; from then on its offsets count, or are gone. Raises when refused."""
+        self._append_batches([marker])
+        self.core.end_transaction(
+            producer_id, committed=committed, now_ms=self._clock.monotonic_ms()
+        )
 
     def now(self) -> Now:
         return Now(self._clock.monotonic_ms(), self._clock.wall_ms())

@@ -309,6 +309,19 @@ class BrokerMetrics:
             "penstock_groups", "Groups by type and state.", ["type", "state"], states
         )
 
+    def read_transactions(
+        self, *, stopped: Callable[[], float], states: Callable[[], Iterable[Sample]]
+    ) -> None:
+        """Where the numbers of this broker's transactions are read at each scrape. `states`: ((state,), ids)."""
+        self.registry.gauge_from(
+            "penstock_transaction_shards_stopped",
+            "Partitions of __transaction_state whose transactions cannot be read back.",
+            stopped,
+        )
+        self.registry.gauges_from(
+            "penstock_transactions", "Transactional ids by state.", ["state"], states
+        )
+
     def read_process(
         self,
         *,

@@ -145,16 +145,25 @@ class LogShard:
             return
         self._appended(next_offset)
 
-    def _append_batch(self, batch: bytearray) -> None:
-        """A batch of its own, behind all that was written before. Raises when the log refuses it."""
+    def _append_batches(self, batches: Iterable[bytearray]) -> None:
+        """Batches of their own, behind all that was written before. Raises when the log refuses them."""
         self.flush()
         if self._closed:
             raise BrokerError(f"{self.partition} was lost", ErrorCode.NOT_COORDINATOR)
-        appended = self.partition.append(
-            memoryview(batch), now_ms=self._clock.wall_ms(), origin=Origin.COORDINATOR
-        )
-        self._in_flight.append([])
-        self._appended(appended.last_offset + 1)
+        now_ms, next_offset = self._clock.wall_ms(), -1
+        for batch in batches:
+            try:
+                appended = self.partition.append(
+                    memoryview(batch), now_ms=now_ms, origin=Origin.COORDINATOR
+                )
+            except BrokerError as error:
+                if next_offset >= 0:  # the log is ahead of memory
+                    self.fail(error)
+                raise
+            next_offset = appended.last_offset + 1
+        if next_offset >= 0:
+            self._in_flight.append([])
+            self._appended(next_offset)
 
     def _appended(self, next_offset: int) -> None:
         committed = self.partition.committed(next_offset)

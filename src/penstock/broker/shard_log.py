@@ -4,7 +4,8 @@ Reading lets the loop go on in between, however long the log is.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from penstock.broker.partition import Isolation, Partition
@@ -42,27 +43,35 @@ class Replay(Protocol):
 def append(partition: Partition, records: Sequence[Pair], wall_ms: int) -> int:
     """Put the records at the end of the log; the offset after the last of them."""
     next_offset = -1
-    for batch in _batches(records, wall_ms):
+    for batch in batches(records, wall_ms):
         view = memoryview(batch)
         appended = partition.append(view, now_ms=wall_ms, origin=Origin.COORDINATOR)
         next_offset = appended.last_offset + 1
     return next_offset
 
 
-def _batches(records: Sequence[Pair], wall_ms: int) -> list[bytearray]:
-    batches: list[bytearray] = []
+def batches(
+    records: Sequence[Pair], wall_ms: int, producer: tuple[int, int] | None = None
+) -> list[bytearray]:
+    """The records as batches; in a transaction of that producer (id and epoch), if there is one."""
+    build: Callable[[list[Record]], bytearray] = build_batch
+    if producer is not None:
+        build = partial(
+            build_batch, producer_id=producer[0], producer_epoch=producer[1], transactional=True
+        )
+    built: list[bytearray] = []
     run: list[Record] = []
     size = 0
     for key, value in records:
         record_bytes = len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES
         if run and size + record_bytes > MAX_BATCH_BYTES:
-            batches.append(build_batch(run))
+            built.append(build(run))
             run, size = [], 0
         run.append(Record(len(run), wall_ms, key, value))
         size += record_bytes
     if run:
-        batches.append(build_batch(run))
-    return batches
+        built.append(build(run))
+    return built
 
 
 async def read_all(partition: Partition, replicas: Replicas, replay: Replay) -> int:

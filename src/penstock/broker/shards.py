@@ -139,7 +139,11 @@ class Shards(Generic[ReplayT, ShardT]):
         return len(self._stopped)
 
     def at(self, index: int) -> ShardT | None:
-        return self._shards.get(index)
+        """The shard of a partition; None if it was stopped. Raises while it is being read back."""
+        shard = self._shards.get(index)
+        if shard is not None or index in self._stopped:
+            return shard
+        return self._late_shard(f"{self._topic}-{index}", index)
 
     async def topic(self) -> TopicImage:
         """The internal topic. The first question ever makes it."""
@@ -279,7 +283,7 @@ class Shards(Generic[ReplayT, ShardT]):
         if index not in self._epochs:
             return  # the partition itself is gone
         self._stopped[index] = reason
-        _log.critical("shard-stopped partition=%s-%d reason=%s", self._topic, index, reason)
+        _log.critical("shard-stopped topic=%s index=%d reason=%s", self._topic, index, reason)
 
     def _partition(self, index: int) -> Partition:
         return self._replicas.partition(self._replicas.topic(self._topic), index)

@@ -158,13 +158,17 @@ class Offsets:
             self._unstable[position] = self._unstable.get(position, 0) + 1
         pending[position] = value
 
-    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+    def end_transaction(self, producer_id: int, *, committed: bool) -> set[str]:
+        """The groups that have offsets by it."""
+        committed_for: set[str] = set()
         for position, value in self._pending.pop(producer_id, {}).items():
             self._unstable[position] -= 1
             if not self._unstable[position]:
                 del self._unstable[position]
             if committed and value is not None:
                 self.put(*position, value)
+                committed_for.add(position[0])
+        return committed_for
 
     def is_unstable(self, group: str, topic: str, partition: int) -> bool:
         return bool(self._unstable) and (group, topic, partition) in self._unstable

@@ -5,7 +5,7 @@ No I/O: what must be done comes back as effects, in order, exactly as from a sin
 
 from typing import NamedTuple
 
-from penstock.groups import commits, entries, heartbeats
+from penstock.groups import commits, entries, heartbeats, transactional
 from penstock.groups.consumer import ConsumerGroup
 from penstock.groups.events import (
     Asker,
@@ -27,6 +27,7 @@ from penstock.groups.records import Entry
 from penstock.groups.replay import Replay
 from penstock.groups.state import ClassicGroup, Ground, State
 from penstock.groups.timers import session_timer
+from penstock.groups.transactional import Pending
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.wire.messages.heartbeat import HeartbeatResponse
 from penstock.wire.messages.join_group import JoinGroupResponse
@@ -34,6 +35,7 @@ from penstock.wire.messages.leave_group import LeaveGroupResponse
 from penstock.wire.messages.offset_commit import OffsetCommitRequest
 from penstock.wire.messages.offset_delete import OffsetDeleteRequest
 from penstock.wire.messages.sync_group import SyncGroupResponse
+from penstock.wire.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 
 class Now(NamedTuple):
@@ -132,6 +134,28 @@ class Shard:
             del self.groups[group_id]
         effects.append(Reply(asker, response))
         return effects
+
+    def commit_in_transaction(
+        self, request: TxnOffsetCommitRequest, now: Now, max_text: int
+    ) -> tuple[TxnOffsetCommitResponse, Pending]:
+        """What to answer, and what to `pend` once it is written. Raises when all of it is refused."""
+        transactional.check(self.groups.get(request.group_id), request)
+        return transactional.commit(request, wall_ms=now.wall_ms, max_metadata_bytes=max_text)
+
+    def pend(self, producer_id: int, pending: Pending, now_ms: int) -> None:
+        for position, value in pending:
+            self._know(position[0], now_ms)
+            self.offsets.put_pending(producer_id, position, value)
+
+    def end_transaction(self, producer_id: int, *, committed: bool, now_ms: int) -> None:
+        """The marker is written: the transaction's offsets count, or are gone."""
+        for group_id in self.offsets.end_transaction(producer_id, committed=committed):
+            self._know(group_id, now_ms)
+
+    def _know(self, group_id: str, now_ms: int) -> None:
+        """Whoever has offsets is a group."""
+        if group_id not in self.groups:
+            self.groups[group_id] = ClassicGroup(group_id, self.ground, now_ms=now_ms)
 
     def delete_offsets(self, asker: Asker, request: OffsetDeleteRequest) -> list[Effect]:
         group = self.groups.get(request.group_id)

@@ -6,6 +6,8 @@ from penstock.kafka.api import Api
 from penstock.kafka.api import row as _api
 from penstock.kafka.context import Context
 from penstock.kafka.handlers import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_configs,
     alter_partition_reassignments,
     api_versions,
@@ -26,8 +28,10 @@ from penstock.kafka.handlers import (
     describe_log_dirs,
     describe_producers,
     describe_topic_partitions,
+    describe_transactions,
     describe_user_scram_credentials,
     elect_leaders,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -39,6 +43,7 @@ from penstock.kafka.handlers import (
     list_groups,
     list_offsets,
     list_partition_reassignments,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -46,9 +51,19 @@ from penstock.kafka.handlers import (
     offset_for_leader_epoch,
     produce,
     sync_group,
+    txn_offset_commit,
+    write_txn_markers,
 )
 from penstock.model.errors import ErrorCode
 from penstock.wire.api_keys import ApiKey
+from penstock.wire.messages.add_offsets_to_txn import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+)
+from penstock.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+)
 from penstock.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from penstock.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -90,11 +105,16 @@ from penstock.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
+from penstock.wire.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
 from penstock.wire.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
 )
 from penstock.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+from penstock.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from penstock.wire.messages.fetch import FetchRequest, FetchResponse
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from penstock.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -115,6 +135,10 @@ from penstock.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from penstock.wire.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
 from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
 from penstock.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from penstock.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
@@ -125,6 +149,8 @@ from penstock.wire.messages.offset_for_leader_epoch import (
 )
 from penstock.wire.messages.produce import ProduceRequest, ProduceResponse
 from penstock.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from penstock.wire.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from penstock.wire.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from penstock.wire.schema import Message
 
 
@@ -155,6 +181,13 @@ _ROWS: tuple[Api[Any, Any], ...] = (
     _api(ApiKey.DELETE_TOPICS, (1, 6), DeleteTopicsRequest, DeleteTopicsResponse, delete_topics.handle, refuse=delete_topics.refuse),
     _api(ApiKey.DELETE_RECORDS, (0, 2), DeleteRecordsRequest, DeleteRecordsResponse, delete_records.handle, refuse=delete_records.refuse),
     _api(ApiKey.INIT_PRODUCER_ID, (0, 5), InitProducerIdRequest, InitProducerIdResponse, init_producer_id.handle, refuse=init_producer_id.refuse),
+    _api(ApiKey.ADD_PARTITIONS_TO_TXN, (0, 5), AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, add_partitions_to_txn.handle, refuse=add_partitions_to_txn.refuse),
+    _api(ApiKey.ADD_OFFSETS_TO_TXN, (0, 4), AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, add_offsets_to_txn.handle),
+    _api(ApiKey.END_TXN, (0, 5), EndTxnRequest, EndTxnResponse, end_txn.handle),
+    _api(ApiKey.WRITE_TXN_MARKERS, (0, 2), WriteTxnMarkersRequest, WriteTxnMarkersResponse, write_txn_markers.handle, refuse=write_txn_markers.refuse),
+    _api(ApiKey.TXN_OFFSET_COMMIT, (0, 5), TxnOffsetCommitRequest, TxnOffsetCommitResponse, txn_offset_commit.handle, refuse=txn_offset_commit.refuse),
+    _api(ApiKey.DESCRIBE_TRANSACTIONS, (0, 0), DescribeTransactionsRequest, DescribeTransactionsResponse, describe_transactions.handle, refuse=describe_transactions.refuse),
+    _api(ApiKey.LIST_TRANSACTIONS, (0, 1), ListTransactionsRequest, ListTransactionsResponse, list_transactions.handle),
     _api(ApiKey.OFFSET_FOR_LEADER_EPOCH, (2, 4), OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, offset_for_leader_epoch.handle, refuse=offset_for_leader_epoch.refuse),
     _api(ApiKey.DESCRIBE_ACLS, (1, 3), DescribeAclsRequest, DescribeAclsResponse, describe_acls.handle),
     _api(ApiKey.CREATE_ACLS, (1, 3), CreateAclsRequest, CreateAclsResponse, create_acls.handle, refuse=create_acls.refuse),

@@ -282,7 +282,8 @@ class Connection:
         elif reply is None:
             services.metrics.request(api.name).done(self._loop.time() - started_s)
         else:
-            self._park(Answer(api, header, started_s), request, reply)
+            holds = context.holds or not api.pipelined
+            self._park(Answer(api, header, started_s), request, reply, holds=holds)
 
     def _refuse_version(self, api: Api[Any, Any], header: RequestHeader, started_s: float) -> None:
         reply = unsupported_version_reply(api)
@@ -306,7 +307,7 @@ class Connection:
         _log.error("request-failed api=%s client=%s", api.name, self.client_host, exc_info=error)
         self.listener.services.metrics.request(api.name).errors.value += 1
 
-    def _park(self, answer: Answer, request: Message, reply: Any) -> None:
+    def _park(self, answer: Answer, request: Message, reply: Any, *, holds: bool) -> None:
         """The answer comes later. Only a pipelined API lets the next request begin before it."""
         if asyncio.isfuture(reply):
             future: asyncio.Future[Any] = reply
@@ -314,7 +315,7 @@ class Connection:
             future = self._loop.create_future()
             self._loop.spawn(_into(future, reply), answer.api.name)
         self._unanswered.append(answer)
-        if not answer.api.pipelined or len(self._unanswered) >= _MAX_UNANSWERED:
+        if holds or len(self._unanswered) >= _MAX_UNANSWERED:
             self._held = True
             self._waiting = future
         future.add_done_callback(lambda done: self._finish(answer, request, done))

@@ -8,6 +8,7 @@ from penstock.broker.cluster import Cluster
 from penstock.broker.coordinator import GroupCoordinator
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.replicas import Replicas
+from penstock.broker.transactions import TransactionCoordinator
 from penstock.kafka.fetch_sessions import FetchSessions
 from penstock.kafka.security import (
     CLUSTER_NAME,
@@ -35,6 +36,7 @@ class Services:
     replicas: Replicas
     cluster: Cluster
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
     metrics: BrokerMetrics
     authorizer: Authorizer
     sessions: FetchSessions
@@ -44,7 +46,7 @@ class Services:
 class Context:
     """One request."""
 
-    __slots__ = ("client_host", "header", "listener", "principal", "services")
+    __slots__ = ("client_host", "header", "holds", "listener", "principal", "services")
 
     def __init__(
         self,
@@ -59,6 +61,7 @@ class Context:
         self.principal = principal
         self.listener = listener
         self.client_host = client_host
+        self.holds = False  # what follows on the connection waits for its answer, whatever the API
 
     @property
     def version(self) -> int:
@@ -88,6 +91,10 @@ class Context:
     @property
     def groups(self) -> GroupCoordinator:
         return self.services.groups
+
+    @property
+    def transactions(self) -> TransactionCoordinator:
+        return self.services.transactions
 
     def allows(self, operation: Operation, resource: ResourceType, name: str) -> bool:
         return self.services.authorizer.allows(self.principal, operation, resource, name)

@@ -21,6 +21,7 @@ from penstock.broker.housekeeping import Housekeeping
 from penstock.broker.membership import Identity
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.replicas import Replicas
+from penstock.broker.transactions import TransactionCoordinator
 from penstock.http.server import HttpServer
 from penstock.kafka.context import Services
 from penstock.kafka.fetch_sessions import FetchSessions
@@ -65,6 +66,7 @@ class Node:
         self._replicas: Replicas | None = None
         self._cluster: Cluster | None = None
         self._groups: GroupCoordinator | None = None
+        self._transactions: TransactionCoordinator | None = None
         self._housekeeping: Housekeeping | None = None
         self._http: HttpServer | None = None
 
@@ -140,7 +142,11 @@ class Node:
             replicas, cluster, self._clock, self._chores.spawn, self.metrics
         )
         groups.begin()
-        self._build_doors(self._services(replicas, cluster, groups))
+        self._transactions = transactions = TransactionCoordinator(
+            replicas, cluster, groups, self._clock, self._chores.spawn, self.metrics
+        )
+        transactions.begin()
+        self._build_doors(self._services(replicas, cluster, groups, transactions))
         await cluster.join(self._advertised())
         directory.note_broker_epoch(cluster.epoch)
         for door in self._doors:
@@ -155,6 +161,8 @@ class Node:
             door.close()
         for sock in self._sockets:
             sock.close()
+        if self._transactions is not None:
+            self._transactions.close()
         if self._groups is not None:
             self._groups.close()
         if self._housekeeping is not None:
@@ -226,7 +234,13 @@ class Node:
         changes_max = self.config.penstock_metadata_changes_max
         return SqliteStore(path, self._clock, changes_max=changes_max)
 
-    def _services(self, replicas: Replicas, cluster: Cluster, groups: GroupCoordinator) -> Services:
+    def _services(
+        self,
+        replicas: Replicas,
+        cluster: Cluster,
+        groups: GroupCoordinator,
+        transactions: TransactionCoordinator,
+    ) -> Services:
         self._sessions = FetchSessions(
             self.config.max_incremental_fetch_session_cache_slots, lambda: secrets.randbits(31)
         )
@@ -236,6 +250,7 @@ class Node:
             replicas=replicas,
             cluster=cluster,
             groups=groups,
+            transactions=transactions,
             metrics=self.metrics,
             authorizer=AllowAll(),
             sessions=self._sessions,

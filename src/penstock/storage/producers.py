@@ -78,6 +78,9 @@ class Producers:
     def __len__(self) -> int:
         return len(self._known)
 
+    def __contains__(self, producer_id: object) -> bool:
+        return producer_id in self._known
+
     def __iter__(self) -> Iterator[tuple[int, Producer]]:
         return iter(self._known.items())
 
@@ -99,6 +102,12 @@ class Producers:
         producer = self._known.get(header.producer_id)
         if producer is None:
             return None  # first seen, or expired: any sequence may be its next (KIP-360)
+        if producer.txn_first_offset >= 0 and not header.attributes & TRANSACTIONAL_BIT:
+            raise BrokerError(
+                f"producer {header.producer_id} has a transaction open since offset "
+                f"{producer.txn_first_offset}; the batch is not of it",
+                ErrorCode.INVALID_TXN_STATE,
+            )
         if header.producer_epoch != producer.epoch:
             self.check_epoch(header)
             if header.base_sequence == 0:
@@ -135,6 +144,18 @@ class Producers:
                 f"{marker.coordinator_epoch} after one of {producer.coordinator_epoch}",
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
             )
+
+    def has_entered(self, producer_id: int, epoch: int) -> bool:
+        """Whether a marker that ends all older epochs is here already. Raises when it comes too late."""
+        producer = self._known.get(producer_id)
+        if producer is None or producer.epoch != epoch:
+            return False
+        if producer.txn_first_offset != NO_TRANSACTION:
+            raise InvalidProducerEpoch(
+                f"producer {producer_id} has begun a transaction in epoch {epoch}: a marker that ends"
+                " older ones is late"
+            )
+        return True
 
     # After an append -------------------------------------------------------------------------
 
@@ -212,6 +233,15 @@ class Producers:
         if open_first is not None:
             firsts.append(open_first)
         return min(firsts, default=None)
+
+    def has_open(self, producer_id: int, epoch: int) -> bool:
+        """Whether a transaction of that epoch has records here."""
+        producer = self._known.get(producer_id)
+        return (
+            producer is not None
+            and producer.txn_first_offset != NO_TRANSACTION
+            and producer.epoch == epoch
+        )
 
     def active(self) -> list[ProducerInfo]:
         return [

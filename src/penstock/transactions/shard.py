@@ -15,7 +15,6 @@ from penstock.transactions.events import (
     Loaded,
     NeedProducerId,
     Outcome,
-    Overdue,
     Reply,
     Write,
 )
@@ -81,18 +80,20 @@ class Shard:
             ):
                 yield transaction.id
 
-    def abort_overdue(self, transactional_id: str, now: Now) -> list[Effect]:
-        return self.step(transactional_id, Overdue(), now)
-
     def expired(self, now: Now, silence_ms: int) -> Iterator[str]:
+        """Ids that nobody has used for long."""
         for transaction in list(self.transactions.values()):
-            if transaction.status in AT_REST and now.ms - transaction.updated.ms >= silence_ms:
+            if _is_expired(transaction, now, silence_ms):
                 yield transaction.id
 
-    def forget(self, transactional_id: str) -> list[Effect]:
-        """An id that nobody used for long: who comes back with it begins anew."""
+    def forget(self, transactional_id: str, now: Now, silence_ms: int) -> list[Effect]:
+        """If nobody used the id meanwhile: who comes back with it begins anew."""
         transaction = self.transactions.get(transactional_id)
-        if transaction is None or transaction.status not in AT_REST:
+        if transaction is None or not _is_expired(transaction, now, silence_ms):
             return []
         del self.transactions[transactional_id]
         return [Write(encode_key(transactional_id), None)]
+
+
+def _is_expired(transaction: Transaction, now: Now, silence_ms: int) -> bool:
+    return transaction.status in AT_REST and now.ms - transaction.updated.ms >= silence_ms

@@ -270,7 +270,9 @@ def play(log: Log, history: list[tuple[int, str]]) -> None:
     for producer, step in history:
         epoch = epochs[producer]
         if step in ("data", "txn"):
-            send(log, sequences[producer], producer=producer, epoch=epoch, txn=step == "txn")
+            open_txns = {p.producer_id for p in log.producers.active() if p.txn_first_offset >= 0}
+            txn = step == "txn" or producer in open_txns
+            send(log, sequences[producer], producer=producer, epoch=epoch, txn=txn)
             sequences[producer] += 1
         elif step in ("commit", "abort"):
             kind = ControlType.COMMIT if step == "commit" else ControlType.ABORT
@@ -282,6 +284,33 @@ def play(log: Log, history: list[tuple[int, str]]) -> None:
             log.roll()
         else:
             log.flush()
+
+
+def test_a_batch_outside_of_the_producers_open_transaction_is_refused(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    send(log, 0, txn=True)
+    with pytest.raises(BrokerError) as refused:
+        send(log, 1)
+    assert refused.value.code is ErrorCode.INVALID_TXN_STATE
+    send(log, 1, txn=True)
+    end(log, ControlType.COMMIT)
+    assert send(log, 2).base_offset == 3
+
+
+def test_a_marker_that_ends_older_epochs_is_known_again_and_never_ends_its_own(
+    tmp_path: Path,
+) -> None:
+    log = new_log(tmp_path)
+    assert not log.producers.has_entered(7, 1), "nothing is known of the producer"
+    send(log, 0, txn=True)
+    assert log.producers.has_open(7, 0)
+    assert not log.producers.has_entered(7, 1), "the transaction is not over"
+    end(log, ControlType.COMMIT, epoch=1)
+    assert not log.producers.has_open(7, 0)
+    assert log.producers.has_entered(7, 1)
+    send(log, 0, epoch=1, txn=True)
+    with pytest.raises(InvalidProducerEpoch):
+        log.producers.has_entered(7, 1)
 
 
 @settings(max_examples=60, deadline=None)

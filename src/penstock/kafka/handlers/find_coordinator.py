@@ -1,10 +1,4 @@
-"""FindCoordinator: the broker that looks after a group: the leader of its partition of the offsets topic.
-
-Transactional ids have no coordinator here. They are refused with CLUSTER_AUTHORIZATION_FAILED, the
-one code on which both librdkafka and the Java client give up at once and show our message:
-librdkafka goes on asking after UNSUPPORTED_VERSION or INVALID_REQUEST until init_transactions times
-out, and Java hides the message behind TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
-"""
+"""FindCoordinator: the broker that looks after a group or a transactional id: the leader of its partition."""
 
 from typing import Final
 
@@ -41,18 +35,9 @@ def refuse(request: FindCoordinatorRequest, error: BrokerError) -> FindCoordinat
     return _unbatched(_refused(request.key, error))
 
 
-def no_transactions(transactional_id: str) -> BrokerError:
-    return BrokerError(
-        f"transactional id '{transactional_id}' cannot be used: transactions are not available"
-        " on this broker yet; idempotent producers are (leave out transactional.id)",
-        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-    )
-
-
 async def _answer(key: str, key_type: int, context: Context) -> Coordinator:
     try:
-        _check(key, key_type, context)
-        broker_id = await context.groups.coordinator_of(key)
+        broker_id = await _coordinator(key, key_type, context)
         endpoint = _endpoint_of(broker_id, context)
     except BrokerError as error:
         return _refused(key, error)
@@ -61,16 +46,16 @@ async def _answer(key: str, key_type: int, context: Context) -> Coordinator:
     )
 
 
-def _check(key: str, key_type: int, context: Context) -> None:
+async def _coordinator(key: str, key_type: int, context: Context) -> int:
     if key_type == _GROUP:
         context.authorize(Operation.DESCRIBE, ResourceType.GROUP, key)
-    elif key_type == _TRANSACTION:
+        return await context.groups.coordinator_of(key)
+    if key_type == _TRANSACTION:
         context.authorize(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key)
-        raise no_transactions(key)
-    else:
-        raise BrokerError(
-            f"coordinators of type {key_type} are not known here", ErrorCode.INVALID_REQUEST
-        )
+        return await context.transactions.coordinator_of(key)
+    raise BrokerError(
+        f"coordinators of type {key_type} are not known here", ErrorCode.INVALID_REQUEST
+    )
 
 
 def _endpoint_of(broker_id: int, context: Context) -> Endpoint:

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable
+from contextlib import suppress
 
 from penstock.broker.partition import Topic
+from penstock.kafka import txn_produce
 from penstock.kafka.context import Context
 from penstock.kafka.hangup import HangUp
 from penstock.kafka.security import Operation, ResourceType
@@ -27,19 +29,58 @@ Wait = tuple[PartitionProduceResponse, asyncio.Future[None]]
 def handle(
     request: ProduceRequest, context: Context
 ) -> ProduceResponse | Awaitable[ProduceResponse] | None:
-    """Runs to the end of the appends without waiting: the records lie in the receive buffer."""
-    waits: list[Wait] = []
+    """Runs to the end of the appends without waiting: the records lie in the receive buffer.
+
+    Only a transaction may have to wait before. Then the records are copied, and what follows on
+    the connection waits too.
+    """
     refusal = _refusal_of_all(request, context)
+    if refusal is not None:
+        response = refuse(request, refusal)
+        if request.acks == _NO_ACK:
+            _hang_up_if_failed(response)
+            return None
+        return response
+    if request.transactional_id is not None and request.acks != _NO_ACK:
+        waiting = txn_produce.prepare(request, context)
+        if waiting is not None:
+            context.holds = True
+            _keep_records(request)
+            return _append_later(request, context, waiting)
+    return _append_all(request, context)
+
+
+def _append_all(
+    request: ProduceRequest, context: Context
+) -> ProduceResponse | Awaitable[ProduceResponse] | None:
+    waits: list[Wait] = []
+    transactional_id = request.transactional_id
     response = ProduceResponse(
         responses=[
-            _refuse_topic(data, refusal) if refusal else _append_topic(data, context, waits)
-            for data in request.topic_data
+            _append_topic(data, context, waits, transactional_id) for data in request.topic_data
         ]
     )
     if request.acks == _NO_ACK:
         _hang_up_if_failed(response)
         return None
     return _when_committed(response, waits, request.timeout_ms) if waits else response
+
+
+def _keep_records(request: ProduceRequest) -> None:
+    for topic in request.topic_data:
+        for partition in topic.partition_data:
+            if partition.records is not None:
+                partition.records = memoryview(bytearray(partition.records))
+
+
+async def _append_later(
+    request: ProduceRequest, context: Context, waiting: Awaitable[object]
+) -> ProduceResponse:
+    with suppress(BrokerError):  # each partition is told by itself
+        await waiting
+    answer = _append_all(request, context)
+    assert answer is not None, "it waits for an acknowledgement"
+    return answer if isinstance(answer, ProduceResponse) else await answer
 
 
 def refuse(request: ProduceRequest, error: BrokerError) -> ProduceResponse:
@@ -63,15 +104,11 @@ def _refusal_of_all(request: ProduceRequest, context: Context) -> BrokerError | 
             )
         except BrokerError as error:
             return error
-        return BrokerError(
-            f"no transaction is open for '{request.transactional_id}'",
-            ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-        )
     return None
 
 
 def _append_topic(
-    data: TopicProduceData, context: Context, waits: list[Wait]
+    data: TopicProduceData, context: Context, waits: list[Wait], transactional_id: str | None
 ) -> TopicProduceResponse:
     replicas = context.services.replicas
     try:
@@ -87,7 +124,8 @@ def _append_topic(
         name=data.name,
         topic_id=data.topic_id,
         partition_responses=[
-            _append(topic, partition, context, waits) for partition in data.partition_data
+            _append(topic, partition, context, waits, transactional_id)
+            for partition in data.partition_data
         ],
     )
 
@@ -105,7 +143,11 @@ def _hide_if_unauthorized(name: str, context: Context, error: BrokerError) -> Br
 
 
 def _append(
-    topic: Topic, data: PartitionProduceData, context: Context, waits: list[Wait]
+    topic: Topic,
+    data: PartitionProduceData,
+    context: Context,
+    waits: list[Wait],
+    transactional_id: str | None,
 ) -> PartitionProduceResponse:
     metrics = topic.metrics
     services = context.services
@@ -113,9 +155,12 @@ def _append(
         partition = services.replicas.partition(topic, data.index)
         if data.records is None:
             raise InvalidRecord(f"{partition}: a produce without records")
+        if transactional_id is not None:
+            txn_produce.admit(transactional_id, partition, data.records, context)
         appended = partition.append(
             data.records,
             now_ms=services.clock.wall_ms(),
+            transactional=transactional_id is not None,
             zstd=context.header.api_version >= _ZSTD_SINCE_VERSION,
         )
     except BrokerError as error:

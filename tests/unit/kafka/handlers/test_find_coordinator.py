@@ -25,15 +25,16 @@ def test_several_groups_are_answered_at_once(broker: BrokerContext, version: int
     assert secret.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
-@pytest.mark.parametrize("version", [1, 3])
-def test_transactions_are_refused_in_a_way_that_clients_show(
+@pytest.mark.parametrize("version", range(1, 4))
+def test_this_broker_coordinates_every_transactional_id(
     broker: BrokerContext, version: int
 ) -> None:
-    answer = broker.ask(FindCoordinatorRequest(key="tx", key_type=TRANSACTION), version)
-    assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    assert "transactions are not available" in answer.error_message
+    request = FindCoordinatorRequest(key="tx", key_type=TRANSACTION)
+    answer = broker.ask(request, version)
+    assert (answer.error_code, answer.node_id) == (ErrorCode.NONE, BROKER_ID)
+    assert "__transaction_state" in broker.cluster.image.topics
     broker.forbid(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "tx")
-    answer = broker.ask(FindCoordinatorRequest(key="tx", key_type=TRANSACTION), version)
+    answer = broker.ask(request, version)
     assert answer.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 

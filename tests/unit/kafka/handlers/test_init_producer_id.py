@@ -36,12 +36,6 @@ def test_an_id_without_an_epoch_is_refused(broker: BrokerContext) -> None:
     assert broker.ask(request).error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_a_transactional_id_is_refused_so_that_clients_give_up(broker: BrokerContext) -> None:
-    answer = broker.ask(InitProducerIdRequest(transactional_id="tx"))
-    assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
-
-
 def test_who_may_not_write_transactions_hears_that_first(broker: BrokerContext) -> None:
     broker.forbid(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "tx")
     answer = broker.ask(InitProducerIdRequest(transactional_id="tx"))

@@ -1,0 +1,293 @@
+"""The transactions that this broker coordinates: a shard for each partition of __transaction_state that it leads.
+
+What a producer writes in a transaction enters a log only if the coordinator is sure to end it there
+(KIP-890): the partition is in the transaction, and that is committed.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from penstock.broker.cluster import Cluster, Spawn
+from penstock.broker.coordinator import GroupCoordinator
+from penstock.broker.markers import MarkerWriter
+from penstock.broker.metrics import BrokerMetrics
+from penstock.broker.partition import Partition
+from penstock.broker.replicas import Replicas
+from penstock.broker.shards import Lost, Shards
+from penstock.broker.txn_shard import Answer, TxnShard
+from penstock.model.clock import Clock
+from penstock.model.errors import BrokerError, ErrorCode, UnknownRecord
+from penstock.model.ids import TopicPartition
+from penstock.transactions.events import (
+    Add,
+    End,
+    Initialize,
+    Markers,
+    NeedProducerId,
+    Outcome,
+    Overdue,
+)
+from penstock.transactions.machine import verify
+from penstock.transactions.shard import Shard
+from penstock.transactions.state import EPOCH_PER_TRANSACTION, Now, Producer, Transaction
+
+_log = logging.getLogger(__name__)
+
+STATE_TOPIC: Final = "__transaction_state"
+MAX_ID_BYTES: Final = 32_767  # what a record's key can hold
+_SWEEP_SLICE: Final = 100  # transactions that are ended between two chances for others
+
+
+class TxnReplay:
+    """A shard that is being read back."""
+
+    def __init__(self, now: Now) -> None:
+        self.core = Shard()
+        self._now = now
+
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        self.core.apply(key, value, self._now)
+
+    def apply_pending(self, producer_id: int, key: bytes, value: bytes | None) -> None:  # noqa: ARG002 - a Replay
+        raise UnknownRecord(f"a record of producer {producer_id}, in a transaction of its own")
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:  # noqa: ARG002 - a Replay
+        raise UnknownRecord(f"a marker of producer {producer_id}")
+
+    def finish(self) -> None: ...
+
+
+class TransactionCoordinator:
+    """Begun after groups; only the event loop calls it."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        cluster: Cluster,
+        groups: GroupCoordinator,
+        clock: Clock,
+        spawn: Spawn,
+        metrics: BrokerMetrics,
+    ) -> None:
+        self.markers = MarkerWriter(replicas, groups, clock)
+        self._replicas = replicas
+        self._cluster = cluster
+        self._clock = clock
+        self._spawn = spawn
+        self._shards: Shards[TxnReplay, TxnShard] = Shards(
+            STATE_TOPIC,
+            replicas,
+            cluster,
+            clock,
+            spawn,
+            new_replay=lambda: TxnReplay(self._now()),
+            open_shard=self._open_shard,
+        )
+        self._sweepers: list[asyncio.Task[None]] = []
+        self._report(metrics)
+
+    # Life --------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Take over what this broker leads, and finish what was decided before."""
+        self._shards.begin()
+        self._sweepers = [
+            self._spawn(self._abort_overdue(), "transaction-timeouts"),
+            self._spawn(self._forget_expired(), "transactional-id-expiry"),
+        ]
+
+    def close(self) -> None:
+        for task in self._sweepers:
+            task.cancel()
+        self._shards.close()
+
+    def _now(self) -> Now:
+        return Now(self._clock.monotonic_ms(), self._clock.wall_ms())
+
+    def _open_shard(self, replay: TxnReplay, partition: Partition, lost: Lost) -> TxnShard:
+        return TxnShard(
+            replay.core,
+            partition,
+            self._replicas.loop,
+            self._clock,
+            lost,
+            send=self._send,
+            need_id=self._need_id,
+        )
+
+    def _send(self, shard: TxnShard, markers: Markers) -> None:
+        self.markers.send(
+            markers,
+            shard.epoch,
+            is_wanted=lambda: shard.is_open,
+            done=lambda: shard.markers_written(markers),
+        )
+
+    def _need_id(self, shard: TxnShard, transactional_id: str, need: NeedProducerId) -> None:
+        self._spawn(self._give_id(shard, transactional_id, need), "producer-id")
+
+    async def _give_id(self, shard: TxnShard, transactional_id: str, need: NeedProducerId) -> None:
+        try:
+            fresh_id = await self._cluster.next_producer_id()
+            if shard.is_open:
+                shard.deliver(transactional_id, replace(need.request, fresh_id=fresh_id))
+        except BrokerError as error:
+            refusal = BrokerError(str(error), ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            shard.refuse(need.request.asker, refusal)
+
+    # Finding -----------------------------------------------------------------------------------
+
+    async def coordinator_of(self, transactional_id: str) -> int:
+        """The broker that coordinates it. The first question ever makes the topic of their states."""
+        return await self._shards.coordinator_of(transactional_id)
+
+    @property
+    def is_loading(self) -> bool:
+        return self._shards.is_loading
+
+    def transactions(self) -> Iterator[Transaction]:
+        for shard in self._shards:
+            yield from list(shard.core.transactions.values())
+
+    def find(self, transactional_id: str) -> Transaction | None:
+        """Raises when it is coordinated elsewhere, or not ready."""
+        shard = self._shards.shard_of(_checked(transactional_id))
+        return shard.core.transactions.get(transactional_id)
+
+    def _shard_of(self, transactional_id: str) -> TxnShard:
+        return self._shards.writable_shard_of(_checked(transactional_id))
+
+    # Asking ------------------------------------------------------------------------------------
+
+    # Each is answered at once where it can be, else in time. Refusals are raised, or the future's.
+
+    def initialize(
+        self, transactional_id: str, timeout_ms: int, expected: Producer | None
+    ) -> Answer:
+        longest_ms = self._cluster.config.transaction_max_timeout_ms
+        if not 0 < timeout_ms <= longest_ms:
+            raise BrokerError(
+                f"a transaction timeout of {timeout_ms} ms; 1 to {longest_ms} are allowed"
+                " (transaction.max.timeout.ms)",
+                ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+            )
+        return self._shard_of(transactional_id).step(
+            transactional_id, lambda asked: Initialize(asked, timeout_ms, expected)
+        )
+
+    def add(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Iterable[TopicPartition],
+        version: int = 0,
+    ) -> Answer:
+        names = frozenset(partitions)
+        return self._shard_of(transactional_id).step(
+            transactional_id, lambda asked: Add(asked, producer, names, version)
+        )
+
+    def end(
+        self, transactional_id: str, producer: Producer, *, committed: bool, version: int
+    ) -> Answer:
+        return self._shard_of(transactional_id).step(
+            transactional_id, lambda asked: End(asked, producer, committed, version)
+        )
+
+    def verify(
+        self, transactional_id: str, producer: Producer, partition: TopicPartition
+    ) -> ErrorCode:
+        return verify(self.find(transactional_id), producer, partition)
+
+    # Writing in a transaction ------------------------------------------------------------------
+
+    def prepare(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Iterable[Partition],
+        *,
+        implicit: bool,
+    ) -> asyncio.Future[Outcome] | None:
+        """Before records enter: what to wait for before `check` can say; None for nothing.
+
+        `implicit`: the partitions are added to the transaction (transactions version 2); else they
+        must have been, and only that it is committed may have to be waited for.
+        """
+        new = [p.name for p in partitions if not _is_open(p, producer)]
+        if not new:
+            return None
+        shard = self._shard_of(transactional_id)
+        transaction = shard.core.transactions.get(transactional_id)
+        missing = [name for name in new if verify(transaction, producer, name)]
+        if missing and implicit:
+            answer = self.add(transactional_id, producer, missing, EPOCH_PER_TRANSACTION)
+            shard.flush()
+        else:
+            answer = shard.read(lambda: Outcome(ErrorCode.NONE, producer))
+        return answer if isinstance(answer, asyncio.Future) and not answer.done() else None
+
+    def check(self, transactional_id: str, producer: Producer, partition: Partition) -> None:
+        """Raise unless what the producer writes there will be ended. No one may act in between."""
+        if _is_open(partition, producer):
+            return
+        code = self.verify(transactional_id, producer, partition.name)
+        if code:
+            raise BrokerError(
+                f"{producer} of '{transactional_id}' may not write to {partition}: {code.name}",
+                code,
+            )
+
+    # Time --------------------------------------------------------------------------------------
+
+    async def _abort_overdue(self) -> None:
+        while True:
+            interval_ms = (
+                self._cluster.config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+            )
+            await asyncio.sleep(interval_ms / 1000)
+            for shard in self._shards if self._replicas.unable is None else ():
+                for count, transactional_id in enumerate(shard.core.overdue(self._now())):
+                    if count % _SWEEP_SLICE == 0:
+                        await asyncio.sleep(0)
+                    if shard.is_open:
+                        _log.info("transaction-overdue transactional-id=%s", transactional_id)
+                        shard.deliver(transactional_id, Overdue())
+
+    async def _forget_expired(self) -> None:
+        while True:
+            config = self._cluster.config
+            await asyncio.sleep(
+                config.transaction_remove_expired_transaction_cleanup_interval_ms / 1000
+            )
+            silence_ms = self._cluster.config.transactional_id_expiration_ms
+            for shard in self._shards if self._replicas.unable is None else ():
+                for count, found in enumerate(shard.core.expired(self._now(), silence_ms)):
+                    if count % _SWEEP_SLICE == 0:
+                        await asyncio.sleep(0)
+                    if shard.is_open:
+                        shard.do(found, shard.core.forget(found, self._now(), silence_ms))
+
+    def _report(self, metrics: BrokerMetrics) -> None:
+        def states() -> list[tuple[tuple[str, ...], float]]:
+            counts = Counter(transaction.status.title for transaction in self.transactions())
+            return [((state,), float(count)) for state, count in sorted(counts.items())]
+
+        metrics.read_transactions(stopped=lambda: self._shards.stopped_count, states=states)
+
+
+def _checked(transactional_id: str) -> str:
+    if not transactional_id or len(transactional_id.encode()) > MAX_ID_BYTES:
+        raise BrokerError(
+            f"a transactional id has 1 to {MAX_ID_BYTES} bytes", ErrorCode.INVALID_REQUEST
+        )
+    return transactional_id
+
+
+def _is_open(partition: Partition, producer: Producer) -> bool:
+    """Its transaction has records there already, so it was verified before."""
+    return partition.log.producers.has_open(producer.id, producer.epoch)

@@ -1,0 +1,52 @@
+"""ListTransactions: the transactional ids that this broker coordinates and the client may see."""
+
+from collections.abc import Callable
+
+from penstock.kafka.context import Context
+from penstock.kafka.security import Operation, ResourceType
+from penstock.model.errors import ErrorCode
+from penstock.transactions.state import Status, Transaction
+from penstock.wire.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TransactionState,
+)
+
+_STATES = {status.title for status in Status}
+
+
+def handle(request: ListTransactionsRequest, context: Context) -> ListTransactionsResponse:
+    if context.transactions.is_loading:
+        return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    is_wanted = _filter(request, context)
+    return ListTransactionsResponse(
+        unknown_state_filters=[name for name in request.state_filters if name not in _STATES],
+        transaction_states=[
+            TransactionState(
+                transactional_id=found.id,
+                producer_id=found.producer_id,
+                transaction_state=found.status.title,
+            )
+            for found in context.transactions.transactions()
+            if is_wanted(found)
+            and context.allows(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, found.id)
+        ],
+    )
+
+
+def _filter(request: ListTransactionsRequest, context: Context) -> Callable[[Transaction], bool]:
+    states, producers = set(request.state_filters), set(request.producer_id_filters)
+    now_ms, longer_ms = context.clock.monotonic_ms(), request.duration_filter
+
+    def is_wanted(found: Transaction) -> bool:
+        return (
+            (not states or found.status.title in states)
+            and (not producers or found.producer_id in producers)
+            and (longer_ms < 0 or _lasts(found, now_ms) > longer_ms)
+        )
+
+    return is_wanted
+
+
+def _lasts(found: Transaction, now_ms: int) -> int:
+    return now_ms - found.started.ms if found.started.ms >= 0 else -1

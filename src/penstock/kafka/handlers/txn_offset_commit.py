@@ -1,0 +1,97 @@
+"""TxnOffsetCommit: keep a group's positions, if and when the transaction commits."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Final
+
+from penstock.kafka.context import Context
+from penstock.kafka.security import Operation, ResourceType
+from penstock.kafka.txn_codes import told
+from penstock.model.errors import BrokerError, ErrorCode
+from penstock.transactions.state import Producer
+from penstock.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+_ADDS_SINCE: Final = 5  # the group's partition joins the transaction by it
+_ABORTABLE_SINCE: Final = 4
+_MEMBERS_SINCE: Final = 3  # the client says of which member and generation it is
+_FENCED_SINCE: Final = 1 << 15  # never: producers know it as INVALID_PRODUCER_EPOCH here
+
+
+async def handle(request: TxnOffsetCommitRequest, context: Context) -> TxnOffsetCommitResponse:
+    context.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
+    context.authorize(Operation.READ, ResourceType.GROUP, request.group_id)
+    refused = {}
+    accepted = []
+    for place, topic in enumerate(request.topics):
+        code = _refusal(topic.name, context)
+        if code:
+            refused[place] = _refuse_topic(topic, code)
+        else:
+            accepted.append(topic)
+    request.topics = accepted
+    response = await _commit(request, context) if accepted else TxnOffsetCommitResponse()
+    for place, answer in sorted(refused.items()):
+        response.topics.insert(place, answer)
+    return response
+
+
+def _refusal(name: str, context: Context) -> ErrorCode:
+    if not context.allows(Operation.READ, ResourceType.TOPIC, name):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if name not in context.groups.topics:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.NONE
+
+
+async def _commit(request: TxnOffsetCommitRequest, context: Context) -> TxnOffsetCommitResponse:
+    try:
+        await _admit(request, context)
+        answer = context.groups.commit_in_transaction(request)
+        return await answer if isinstance(answer, Awaitable) else answer
+    except BrokerError as error:
+        return refuse(request, BrokerError(str(error), _code_for(error.code, context.version)))
+
+
+async def _admit(request: TxnOffsetCommitRequest, context: Context) -> None:
+    """Raise unless the transaction will be ended where the group's offsets are kept."""
+    name = await context.groups.partition_of(request.group_id)
+    replicas, transactional_id = context.replicas, request.transactional_id
+    partition = replicas.partition(replicas.topic(name.topic), name.partition)
+    producer = Producer(request.producer_id, request.producer_epoch)
+    waiting = context.transactions.prepare(
+        transactional_id, producer, [partition], implicit=context.version >= _ADDS_SINCE
+    )
+    if waiting is not None:
+        await asyncio.wait([waiting])
+    context.transactions.check(transactional_id, producer, partition)
+
+
+def _code_for(code: ErrorCode, version: int) -> ErrorCode:
+    if code is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_SINCE:
+        return ErrorCode.INVALID_TXN_STATE
+    if version < _MEMBERS_SINCE and code in (
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+    ):
+        return ErrorCode.UNKNOWN_SERVER_ERROR  # it named none, so this cannot be
+    return told(code, version, fenced_since=_FENCED_SINCE)
+
+
+def refuse(request: TxnOffsetCommitRequest, error: BrokerError) -> TxnOffsetCommitResponse:
+    return TxnOffsetCommitResponse(topics=[_refuse_topic(t, error.code) for t in request.topics])
+
+
+def _refuse_topic(topic: TxnOffsetCommitRequestTopic, code: int) -> TxnOffsetCommitResponseTopic:
+    return TxnOffsetCommitResponseTopic(
+        name=topic.name,
+        partitions=[
+            TxnOffsetCommitResponsePartition(partition_index=p.partition_index, error_code=code)
+            for p in topic.partitions
+        ],
+    )

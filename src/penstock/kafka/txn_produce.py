@@ -1,0 +1,107 @@
+"""A produce in a transaction: its records enter only where the coordinator is sure to end them (KIP-890)."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.broker.partition import Partition
+from penstock.kafka.context import Context
+from penstock.kafka.security import Operation, ResourceType
+from penstock.model.errors import BrokerError, ErrorCode, OutOfOrderSequence
+from penstock.records.batch import HEADER_SIZE, BatchHeader, parse_header
+from penstock.transactions.state import Producer
+from penstock.wire.messages.produce import ProduceRequest
+
+ADDS_SINCE: Final = 12  # the partitions of a produce join the transaction by it
+_ABORTABLE_SINCE: Final = 11  # the client knows TRANSACTION_ABORTABLE
+_LATER: Final = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+def prepare(request: ProduceRequest, context: Context) -> asyncio.Future[object] | None:
+    """What must be waited for before any of it can be admitted; None for nothing."""
+    assert request.transactional_id is not None
+    found: dict[Producer, list[Partition]] = {}
+    for partition, header in _parts(request, context):
+        if header.is_transactional:
+            producer = Producer(header.producer_id, header.producer_epoch)
+            found.setdefault(producer, []).append(partition)
+    waits: list[asyncio.Future[object]] = []
+    for producer, partitions in found.items():
+        try:
+            waiting = context.transactions.prepare(
+                request.transactional_id,
+                producer,
+                partitions,
+                implicit=context.version >= ADDS_SINCE,
+            )
+        except BrokerError:
+            continue  # `admit` will say why
+        if waiting is not None:
+            waits.append(waiting)  # type: ignore[arg-type] # whatever its result is
+    if not waits:
+        return None
+    return waits[0] if len(waits) == 1 else asyncio.gather(*waits)  # type: ignore[return-value] # likewise
+
+
+def _parts(request: ProduceRequest, context: Context) -> Iterator[tuple[Partition, BatchHeader]]:
+    """What the client may write to, as far as it can be read."""
+    replicas = context.services.replicas
+    for data in request.topic_data:
+        try:
+            topic = replicas.topic(data.name) if data.name else replicas.topic_by_id(data.topic_id)
+        except BrokerError:
+            continue
+        if topic.internal or not context.allows(Operation.WRITE, ResourceType.TOPIC, topic.name):
+            continue
+        for part in data.partition_data:
+            if part.records is not None and len(part.records) >= HEADER_SIZE:
+                try:
+                    partition = replicas.partition(topic, part.index)
+                    if partition.log is not None:
+                        yield partition, parse_header(part.records)
+                except BrokerError:
+                    continue
+
+
+def admit(
+    transactional_id: str, partition: Partition, records: memoryview, context: Context
+) -> None:
+    """Raise unless the batch may enter now. It must enter before anything else can happen."""
+    if len(records) < HEADER_SIZE:
+        return  # refused for that
+    header = parse_header(records)
+    if not header.is_transactional:
+        return
+    producer = Producer(header.producer_id, header.producer_epoch)
+    if partition.log.producers.has_open(*producer):
+        return
+    try:
+        context.transactions.check(transactional_id, producer, partition)
+    except BrokerError as error:
+        raise BrokerError(str(error), _code_for(error.code, context.version)) from error
+    if (
+        context.version >= ADDS_SINCE
+        and header.base_sequence > 0
+        and producer.id not in partition.log.producers
+    ):
+        raise OutOfOrderSequence(
+            f"{partition}: the first batch of {producer} has sequence {header.base_sequence}"
+        )
+
+
+def _code_for(code: ErrorCode, version: int) -> ErrorCode:
+    """As the client understands it. What old clients would not try again is NOT_ENOUGH_REPLICAS."""
+    if code is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if code is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_SINCE:
+        return ErrorCode.INVALID_TXN_STATE
+    if code in _LATER and (code is not ErrorCode.CONCURRENT_TRANSACTIONS or version < ADDS_SINCE):
+        return ErrorCode.NOT_ENOUGH_REPLICAS
+    return code
