@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,10 +87,29 @@ class Engine:
             transactional=fields.get("transactional", False),
         )
 
+    def write_checkpoint(self) -> None:
+        """What is durable and committed, as housekeeping writes it down."""
+        ticket = self.directory.checkpoint_begin(self.replicas.high_watermarks())
+        ticket.write()
+        self.directory.checkpoint_end(ticket)
+
     def tick(self, ticks: int = _ENOUGH_TICKS) -> None:
         """Let the loop go round a few times."""
         for _ in range(ticks):
             self.runner.run(asyncio.sleep(0))
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """To its end, with the threads at work."""
+
+        async def worked() -> T:
+            async with asyncio.TaskGroup() as group:
+                task = group.create_task(coroutine)
+                while not task.done():
+                    await asyncio.sleep(0)
+                    self.threads.run()
+            return task.result()
+
+        return self.runner.run(worked())
 
     def settle(self) -> None:
         """Until neither the loop nor the threads have anything to do."""

@@ -439,7 +439,7 @@ def test_a_log_that_cannot_be_opened_fails_its_partition_alone(tmp_path: Path) -
         before = engine.partition()
         engine.append(before)
         before.log.flush()
-        write_checkpoint(engine)
+        engine.write_checkpoint()
     flip(tmp_path / "data" / "orders" / "partition-0" / f"{0:020d}.log", 40)
 
     with running_engine(tmp_path) as engine:
@@ -451,12 +451,6 @@ def test_a_log_that_cannot_be_opened_fails_its_partition_alone(tmp_path: Path) -
             damaged.read(0, ALL, UNCOMMITTED)
         assert engine.append(other).base_offset == 0
         assert not engine.replicas.is_offline
-
-
-def write_checkpoint(engine: Engine) -> None:
-    ticket = engine.directory.checkpoint_begin(engine.replicas.high_watermarks())
-    ticket.write()
-    engine.directory.checkpoint_end(ticket)
 
 
 def test_who_waits_for_a_commit_hears_of_the_failure(engine: Engine) -> None:

@@ -1,0 +1,203 @@
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.waiters import watch
+from penstock.model.errors import BrokerError, DiskFull, ErrorCode, StorageFault
+from penstock.model.ids import TopicId
+from penstock.storage.directory import DataDirectory
+from tests.support.engine import Engine, config_of, running_engine
+from tests.unit.broker.test_partition import ALL, UNCOMMITTED, Listener
+from tests.unit.storage.logs import flip
+
+UNKNOWN_ID = bytes(15) + b"\xff"
+
+
+def code_of(error: pytest.ExceptionInfo[BrokerError]) -> ErrorCode:
+    return error.value.code
+
+
+# Finding ---------------------------------------------------------------------------------------
+
+
+def test_what_is_not_there_is_refused_with_its_own_code(engine: Engine) -> None:
+    replicas = engine.replicas
+    topic = engine.partition("orders").topic
+    with pytest.raises(BrokerError) as no_topic:
+        replicas.topic("absent")
+    with pytest.raises(BrokerError) as no_id:
+        replicas.topic_by_id(UNKNOWN_ID)
+    assert code_of(no_topic) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert code_of(no_id) == ErrorCode.UNKNOWN_TOPIC_ID
+    for index in (-1, 1, 1 << 31):
+        with pytest.raises(BrokerError) as no_partition:
+            replicas.partition(topic, index)
+        assert code_of(no_partition) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_partition_of_another_broker_is_counted_and_refused(engine: Engine) -> None:
+    topic = engine.partition("orders").topic
+    engine.replicas.add_partition(topic, 0, hosted=False)
+    with pytest.raises(BrokerError) as refused:
+        engine.replicas.partition(topic, 1)
+    assert code_of(refused) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert len(topic.partitions) == 2
+    assert list(engine.replicas.partitions()) == [topic.partitions[0]]
+
+
+def test_only_logs_in_use_are_told_of(engine: Engine) -> None:
+    used, unused, failed = engine.topic("orders", partitions=3)
+    engine.append(used)
+    engine.append(failed)
+    failed.fail(BrokerError("gone"))
+    assert list(engine.replicas.open_partitions()) == [used]
+    assert engine.replicas.high_watermarks() == {used.topic.id: {0: 1}}
+    assert engine.replicas.has_log(used)
+    assert not engine.replicas.has_log(unused)
+
+
+# Topics come and go ----------------------------------------------------------------------------
+
+
+def test_a_deleted_topic_is_gone_for_everyone_at_once(engine: Engine, tmp_path: Path) -> None:
+    partition = engine.partition("orders", flush_messages=1)
+    engine.append(partition)
+    wait, listener = partition.committed(1), Listener()
+    assert wait is not None
+    watch(partition, listener)
+    engine.replicas.remove_topic("orders")
+
+    error = wait.exception()
+    assert isinstance(error, BrokerError)
+    assert error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert listener.heard == [("changed", 0)]
+    assert engine.replicas.topics == {}
+    assert engine.replicas.topics_by_id == {}
+    assert engine.replicas.unsynced == {}
+    with pytest.raises(BrokerError, match="was deleted"):
+        partition.read(0, ALL, UNCOMMITTED)
+    with pytest.raises(BrokerError, match="was deleted"):
+        engine.append(partition)
+    assert not (tmp_path / "data" / "orders").exists()
+    engine.settle()
+
+
+def test_a_topic_of_the_same_name_begins_anew(engine: Engine) -> None:
+    engine.append(engine.partition("orders"), b"old")
+    engine.replicas.remove_topic("orders")
+    new = engine.partition("orders")
+    assert new.read(0, ALL, UNCOMMITTED).high_watermark == 0
+    assert engine.append(new).base_offset == 0
+
+
+def test_a_topic_that_cannot_be_renamed_for_want_of_room_is_deleted_all_the_same(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise DiskFull("no room")
+
+    engine.append(engine.partition("orders"))
+    monkeypatch.setattr(DataDirectory, "delete_topic", full)
+    engine.replicas.remove_topic("orders")
+    assert engine.replicas.topics == {}
+    assert "topic-left-behind topic=orders" in caplog.text
+
+
+def test_a_topic_that_cannot_be_renamed_for_a_fault_takes_the_directory_offline(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise StorageFault("cannot be renamed")
+
+    other = engine.partition("other")
+    engine.append(engine.partition("orders"))
+    monkeypatch.setattr(DataDirectory, "delete_topic", broken)
+    engine.replicas.remove_topic("orders")
+    assert engine.replicas.is_offline
+    assert other.failure is not None
+
+
+def test_new_settings_reach_open_logs_and_pass_by_those_that_failed(engine: Engine) -> None:
+    used, _, failed = engine.topic("orders", partitions=3)
+    engine.append(used)
+    engine.append(failed)
+    failed.fail(BrokerError("damaged"))
+    engine.replicas.configure("orders", config_of(segment_bytes=4096, flush_messages=1))
+    assert used.log.config.segment_bytes == 4096
+    assert used.topic.sync_each_append
+
+
+# Recovery --------------------------------------------------------------------------------------
+
+
+def test_after_a_crash_every_log_is_opened_and_what_was_found_is_counted(tmp_path: Path) -> None:
+    with running_engine(tmp_path) as engine:
+        for partition in engine.topic("orders", partitions=3)[:2]:
+            engine.append(partition, b"kept")
+        log = tmp_path / "data" / "orders" / "partition-1" / f"{0:020d}.log"
+    log.write_bytes(log.read_bytes() + b"torn")
+
+    with running_engine(tmp_path) as engine:
+        partitions = engine.topic("orders", partitions=3)
+        engine.replicas.recover()
+        assert [partition.is_open for partition in partitions] == [True, True, False]
+        assert [partition.high_watermark for partition in partitions] == [1, 1, 0]
+        found = engine.metrics.recovery
+        assert (found.logs.value, found.remaining_logs.value) == (2, 0)
+        assert found.truncated_bytes.value == len(b"torn")
+        assert found.bytes.value > 0
+
+
+def test_after_a_clean_end_no_log_is_opened(tmp_path: Path) -> None:
+    directory = DataDirectory(str(tmp_path / "data"))
+    directory.close()
+    with running_engine(tmp_path) as engine:
+        partition = engine.partition("orders")
+        engine.replicas.recover()
+        assert not partition.is_open
+
+
+def test_one_damaged_log_does_not_keep_the_others_from_recovering(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running_engine(tmp_path) as engine:
+        for partition in engine.topic("orders", partitions=2):
+            engine.append(partition)
+            partition.log.flush()
+        engine.write_checkpoint()
+    flip(tmp_path / "data" / "orders" / "partition-0" / f"{0:020d}.log", 40)
+
+    with running_engine(tmp_path) as engine:
+        damaged, sound = engine.topic("orders", partitions=2)
+        engine.replicas.recover()
+        assert (damaged.failure is None, sound.is_open) == (False, True)
+        assert engine.metrics.recovery.remaining_logs.value == 0
+        assert "partition-failed partition=orders-0" in caplog.text
+
+
+# The disk --------------------------------------------------------------------------------------
+
+
+def test_a_fault_is_told_once_and_outlives_a_full_disk(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    replicas = engine.replicas
+    replicas.disk_is_full(DiskFull("full"))
+    replicas.disk_is_full(DiskFull("still full"))
+    assert (replicas.is_full, replicas.is_offline) == (True, False)
+    replicas.disk_failed(StorageFault("broken"))
+    replicas.disk_failed(StorageFault("broken again"))
+    replicas.disk_is_full(DiskFull("full"))
+    replicas.disk_has_room()
+    assert (replicas.is_full, replicas.is_offline) == (False, True)
+    assert "broken" in str(replicas.unable)
+    assert caplog.text.count("data-directory-offline") == 1
+    assert caplog.text.count("disk-full") == 1
+    assert engine.metrics.directory_offline.value == 1
+
+
+def test_topics_are_found_by_id(engine: Engine) -> None:
+    topic = engine.partition("orders").topic
+    assert (
+        engine.replicas.topic_by_id(TopicId(topic.id)) is topic is engine.replicas.topic("orders")
+    )
