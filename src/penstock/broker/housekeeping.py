@@ -142,7 +142,7 @@ class Housekeeping:
         metrics, log = self._replicas.metrics.retention, partition.log
         segments = len(log.segments)
         freed_bytes = log.apply_retention(
-            self._clock.wall_ms(), upto_offset=partition.high_watermark
+            self._clock.wall_ms(), upto_offset=partition.last_stable_offset
         )
         if freed_bytes:
             metrics.segments.value += segments - len(log.segments)

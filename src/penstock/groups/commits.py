@@ -222,8 +222,13 @@ def forget(offsets: Offsets, group: str, topic: str, index: int) -> Records:
 
 
 def forget_all(offsets: Offsets, group: str) -> Records:
-    positions = [(t, index) for t, known in offsets.of_group(group).items() for index in known]
-    return [record for topic, index in positions for record in forget(offsets, group, topic, index)]
+    positions = {(t, index) for t, known in offsets.of_group(group).items() for index in known}
+    positions |= offsets.unstable_of(group)
+    return [
+        record
+        for topic, index in sorted(positions)
+        for record in forget(offsets, group, topic, index)
+    ]
 
 
 def is_subscribed(group: Group, topic: str) -> bool:

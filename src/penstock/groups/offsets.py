@@ -173,6 +173,9 @@ class Offsets:
     def is_unstable(self, group: str, topic: str, partition: int) -> bool:
         return bool(self._unstable) and (group, topic, partition) in self._unstable
 
+    def unstable_of(self, group: str) -> set[tuple[str, int]]:
+        return {(topic, index) for name, topic, index in self._unstable if name == group}
+
     def drop_pending(self, position: Position) -> None:
         for producer_id in list(self._pending):
             pending = self._pending[producer_id]

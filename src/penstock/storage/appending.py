@@ -178,7 +178,9 @@ class GrowingLog:
         if self._state is None:
             return high_watermark
         undecided = self._state.producers.first_undecided_offset(high_watermark)
-        return high_watermark if undecided is None else min(undecided, high_watermark)
+        if undecided is None:
+            return high_watermark
+        return max(min(undecided, high_watermark), self.start_offset)  # it may have been deleted
 
     def end_offset_for(self, epoch: int) -> EpochEnd:
         return self.epochs.end_offset_for(epoch, self.next_offset)

@@ -162,7 +162,7 @@ class Log(GrowingLog):
     def apply_retention(self, now_ms: int, *, upto_offset: int) -> int:
         """Drop segments that `retention.ms` and `retention.bytes` no longer keep; their bytes.
 
-        None that reaches `upto_offset`, the high watermark.
+        None that reaches `upto_offset`, the last stable offset: what is not decided yet stays.
         """
         if self._segments is None:
             return 0

@@ -12,7 +12,7 @@ from penstock.kafka.security import Operation, ResourceType
 from penstock.kafka.txn_codes import told
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.ids import TopicPartition
-from penstock.transactions.state import Producer
+from penstock.transactions.state import EPOCH_PER_TRANSACTION, Producer
 from penstock.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -90,7 +90,8 @@ async def _answer(asked: AddPartitionsToTxnTransaction, context: Context) -> Cod
                 partition: _verified(asked.transactional_id, producer, partition, context)
                 for partition in partitions
             }
-        answer = context.transactions.add(asked.transactional_id, producer, partitions)
+        version = EPOCH_PER_TRANSACTION if context.version >= _BATCHED_SINCE else 0
+        answer = context.transactions.add(asked.transactional_id, producer, partitions, version)
         outcome = await answer if isinstance(answer, asyncio.Future) else answer
         code = outcome.code
     except BrokerError as error:
