@@ -3,16 +3,25 @@
 Moving a timer to later, which every heartbeat does, costs one dictionary entry and never touches the heap.
 """
 
-import asyncio
 import heapq
 from collections.abc import Callable, Hashable
 from itertools import count
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from penstock.model.clock import Clock
 
 Key = TypeVar("Key", bound=Hashable)
 What = TypeVar("What")
+
+
+class Handle(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Scheduler(Protocol):
+    """What timers need of an event loop."""
+
+    def call_later(self, delay: float, callback: Callable[[], None], /) -> Handle: ...
 
 
 class _Timer(Generic[What]):
@@ -29,7 +38,7 @@ class Timers(Generic[Key, What]):
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        loop: Scheduler,
         clock: Clock,
         fire: Callable[[Key, What], None],
     ) -> None:
@@ -39,7 +48,7 @@ class Timers(Generic[Key, What]):
         self._timers: dict[Key, _Timer[What]] = {}
         self._heap: list[tuple[int, int, Key]] = []
         self._order = count()
-        self._wake: asyncio.TimerHandle | None = None
+        self._wake: Handle | None = None
         self._wake_ms = 0
 
     def __len__(self) -> int:

@@ -349,19 +349,25 @@ def test_a_member_that_leaves_while_its_sync_waits_is_answered() -> None:
     assert code(stage, parked) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_static_members_that_are_all_late_are_waited_for_again() -> None:
-    stage = stable("ann", instances=True)
+def test_static_members_that_are_all_late_are_waited_for_again_but_not_for_ever() -> None:
+    stage = stable("ann", "bob", instances=True)
     stage.join(fresh="cat", session_ms=300_000)
-    stage.join("ann", instance="i-ann")
-    stage.sync("ann", 2, {})
-    stage.sync("cat", 2)
+    for member in ("ann", "bob"):
+        stage.join(member, instance=f"i-{member}")
+    for member in ("ann", "bob", "cat"):
+        stage.sync(member, 2, {})
     stage.leave("cat")
-    for _ in range(13):  # longer than the rebalance timeout
-        stage.pass_time(5000)
-        stage.heartbeat("ann", 2, instance="i-ann")
-    assert group_of(stage).state is State.PREPARING
 
+    def live(seconds: int) -> None:
+        for _ in range(seconds // 5):
+            stage.pass_time(5000)
+            for member in ("ann", "bob"):
+                stage.heartbeat(member, 2, instance=f"i-{member}")
+
+    live(65)  # longer than the rebalance timeout, and nobody is back
+    assert group_of(stage).state is State.PREPARING
     back = stage.join("ann", instance="i-ann")
+    live(65)
 
     assert joined(stage, back).generation_id == 3
 
