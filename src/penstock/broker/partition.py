@@ -152,6 +152,20 @@ class Partition:
 
     # Writing ---------------------------------------------------------------------------------
 
+    @property
+    def has_enough_in_sync(self) -> bool:
+        """Whether as many replicas are in sync as the topic asks for: so far there is one, this one."""
+        return self.topic.config.min_insync_replicas <= 1
+
+    def check_in_sync(self) -> None:
+        """Before an append that all in-sync replicas shall have."""
+        if not self.has_enough_in_sync:
+            raise BrokerError(
+                f"{self} has 1 in-sync replica; min.insync.replicas is "
+                f"{self.topic.config.min_insync_replicas}",
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+            )
+
     def append(
         self,
         records: memoryview,

@@ -88,6 +88,12 @@ class Replicas:
                 if partition is not None:
                     yield partition
 
+    def failed(self, topic: str) -> frozenset[int]:
+        """Which partitions of the topic are here and cannot be used."""
+        hosted = self.topics.get(topic)
+        partitions = hosted.partitions if hosted is not None else ()
+        return frozenset(p.index for p in partitions if p is not None and p.failure is not None)
+
     def open_partitions(self) -> Iterator[Partition]:
         """Those whose logs are in use."""
         return (p for p in self.partitions() if p.is_open and p.failure is None)

@@ -106,6 +106,8 @@ def _problems(cluster: MetadataResponse) -> Iterator[dict[str, Any]]:
     for name, partition in _partitions(cluster):
         if partition.leader_id < 0:
             problem = "no leader"
+        elif partition.offline_replicas:
+            problem = "offline replica"
         elif len(partition.isr_nodes) < len(partition.replica_nodes):
             problem = "under-replicated"
         else:

@@ -225,7 +225,7 @@ async def _description(pool: Pool, name: str, *, all_settings: bool) -> dict[str
     led = [
         TopicPartition(name, partition.partition_index)
         for partition in partitions
-        if partition.leader_id >= 0
+        if partition.leader_id >= 0 and partition.leader_id not in partition.offline_replicas
     ]
     starts = await admin.list_offsets(pool, dict.fromkeys(led, admin.EARLIEST))
     ends = await admin.list_offsets(pool, dict.fromkeys(led, admin.LATEST))

@@ -66,4 +66,6 @@ def describe(number: int) -> str:
     code = error_code(number)
     if code is ErrorCode.UNKNOWN_SERVER_ERROR and number != code:
         return f"error {number}"
+    if code is ErrorCode.KAFKA_STORAGE_ERROR:
+        return "its broker cannot use what it has on disk; see the broker's log"
     return code.name.removesuffix("_EXCEPTION").replace("_", " ").lower()

@@ -28,7 +28,7 @@ class Gauges:
             partitions=lambda: self._count(lambda _: True),
             leaders=lambda: self._count(lambda _: True),  # every replica of a single broker leads
             under_replicated=lambda: 0,
-            under_min_isr=lambda: 0,
+            under_min_isr=lambda: self._count(lambda partition: not partition.has_enough_in_sync),
             offline=lambda: self._count(lambda partition: partition.failure is not None),
         )
         metrics.read_controller(

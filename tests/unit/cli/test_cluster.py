@@ -37,12 +37,18 @@ from tests.support.fake_broker import FakeBroker, in_a_thread
 
 
 def metadata(broker: FakeBroker) -> MetadataResponse:
-    """Partition 0 is well, 1 lacks a replica, 2 has no leader."""
+    """Partition 0 is well, 1 lacks a replica, 2 has no leader, and 3 one that cannot use its log."""
     partitions = [
         MetadataResponsePartition(
-            partition_index=index, leader_id=leader, replica_nodes=[1, 2], isr_nodes=isr
+            partition_index=index,
+            leader_id=leader,
+            replica_nodes=[1, 2],
+            isr_nodes=isr,
+            offline_replicas=offline,
         )
-        for index, (leader, isr) in enumerate([(1, [1, 2]), (1, [1]), (-1, [])])
+        for index, (leader, isr, offline) in enumerate(
+            [(1, [1, 2], []), (1, [1], []), (-1, [], []), (1, [1, 2], [1])]
+        )
     ]
     address = broker.address
     return MetadataResponse(
@@ -102,18 +108,19 @@ def test_health_names_the_partitions_that_suffer_and_fails(
     assert [(row["partition"], row["problem"]) for row in facts["problems"]] == [
         ("orders-1", "under-replicated"),
         ("orders-2", "no leader"),
+        ("orders-3", "offline replica"),
     ]
     assert main(["cluster", "health", "--bootstrap", bootstrap]) == 1
     assert "orders-2   no leader" in capsys.readouterr().out
 
 
-def test_a_topic_with_a_leaderless_partition_can_still_be_described(
+def test_a_topic_with_partitions_that_cannot_be_asked_can_still_be_described(
     bootstrap: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["topic", "describe", "orders", "--json", "--bootstrap", bootstrap]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert [row["leader"] for row in facts["partitions"]] == [1, 1, None]
-    assert [row["end_offset"] for row in facts["partitions"]] == [42, 42, None]
+    assert [row["leader"] for row in facts["partitions"]] == [1, 1, None, None]
+    assert [row["end_offset"] for row in facts["partitions"]] == [42, 42, None, None]
     assert facts["size_bytes"] == 4096
     assert facts["settings"] == {"retention.ms": "1000"}
 
@@ -124,8 +131,8 @@ def test_describe_as_text_shows_one_row_a_partition(
     assert main(["topic", "describe", "orders", "--all", "--bootstrap", bootstrap]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert any(line.split() == ["segment.ms", "2000"] for line in lines)
-    assert lines[-3].split() == ["0", "1", "-1", "1,2", "1,2", "5", "42", "2.0", "KiB"]
-    assert lines[-1].split() == ["2", "-", "-1", "1,2", "-", "-", "-"]
+    assert lines[-4].split() == ["0", "1", "-1", "1,2", "1,2", "5", "42", "2.0", "KiB"]
+    assert lines[-2].split() == ["2", "-", "-1", "1,2", "-", "-", "-"]
 
 
 def test_leaders_are_counted_beside_who_should_lead(
@@ -133,6 +140,6 @@ def test_leaders_are_counted_beside_who_should_lead(
 ) -> None:
     assert main(["cluster", "leaders", "--json", "--bootstrap", bootstrap]) == 0
     [row] = json.loads(capsys.readouterr().out)
-    assert (row["leaders"], row["preferred"]) == (2, 3)
+    assert (row["leaders"], row["preferred"]) == (3, 4)
     assert main(["cluster", "leaders", "--bootstrap", bootstrap]) == 0
     assert "BROKER" in capsys.readouterr().out

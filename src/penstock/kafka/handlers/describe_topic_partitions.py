@@ -85,14 +85,15 @@ def _describe(
         name=name,
         topic_id=topic.id,
         is_internal=topic.is_internal,
-        partitions=_partitions(topic, first, limit),
+        partitions=_partitions(topic, first, limit, context),
         topic_authorized_operations=context.operations(ResourceType.TOPIC, name),
     )
 
 
 def _partitions(
-    topic: TopicImage, first: int, limit: int
+    topic: TopicImage, first: int, limit: int, context: Context
 ) -> list[DescribeTopicPartitionsResponsePartition]:
+    failed = context.replicas.failed(topic.name)
     return [
         DescribeTopicPartitionsResponsePartition(
             error_code=ErrorCode.NONE if partition.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
@@ -103,6 +104,7 @@ def _partitions(
             isr_nodes=list(partition.isr),
             eligible_leader_replicas=list(partition.elr),
             last_known_elr=[],
+            offline_replicas=[context.broker_id] if index in failed else [],
         )
         for index, partition in enumerate(topic.partitions[first : first + limit], first)
     ]

@@ -103,14 +103,15 @@ def _described(
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.is_internal,
-        partitions=list(_partitions(topic)),
+        partitions=list(_partitions(topic, context)),
         topic_authorized_operations=context.operations(ResourceType.TOPIC, topic.name)
         if request.include_topic_authorized_operations
         else _NOT_ASKED,
     )
 
 
-def _partitions(topic: TopicImage) -> Iterable[MetadataResponsePartition]:
+def _partitions(topic: TopicImage, context: Context) -> Iterable[MetadataResponsePartition]:
+    failed = context.replicas.failed(topic.name)
     for index, partition in enumerate(topic.partitions):
         yield MetadataResponsePartition(
             error_code=ErrorCode.NONE if partition.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
@@ -119,4 +120,5 @@ def _partitions(topic: TopicImage) -> Iterable[MetadataResponsePartition]:
             leader_epoch=partition.leader_epoch,
             replica_nodes=list(partition.replicas),
             isr_nodes=list(partition.isr),
+            offline_replicas=[context.broker_id] if index in failed else [],
         )

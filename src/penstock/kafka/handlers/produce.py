@@ -54,11 +54,8 @@ def _append_all(
     request: ProduceRequest, context: Context
 ) -> ProduceResponse | Awaitable[ProduceResponse] | None:
     waits: list[Wait] = []
-    transactional_id = request.transactional_id
     response = ProduceResponse(
-        responses=[
-            _append_topic(data, context, waits, transactional_id) for data in request.topic_data
-        ]
+        responses=[_append_topic(data, request, context, waits) for data in request.topic_data]
     )
     if request.acks == _NO_ACK:
         _hang_up_if_failed(response)
@@ -108,7 +105,7 @@ def _refusal_of_all(request: ProduceRequest, context: Context) -> BrokerError | 
 
 
 def _append_topic(
-    data: TopicProduceData, context: Context, waits: list[Wait], transactional_id: str | None
+    data: TopicProduceData, request: ProduceRequest, context: Context, waits: list[Wait]
 ) -> TopicProduceResponse:
     replicas = context.services.replicas
     try:
@@ -124,8 +121,7 @@ def _append_topic(
         name=data.name,
         topic_id=data.topic_id,
         partition_responses=[
-            _append(topic, partition, context, waits, transactional_id)
-            for partition in data.partition_data
+            _append(topic, partition, request, context, waits) for partition in data.partition_data
         ],
     )
 
@@ -145,16 +141,19 @@ def _hide_if_unauthorized(name: str, context: Context, error: BrokerError) -> Br
 def _append(
     topic: Topic,
     data: PartitionProduceData,
+    request: ProduceRequest,
     context: Context,
     waits: list[Wait],
-    transactional_id: str | None,
 ) -> PartitionProduceResponse:
     metrics = topic.metrics
     services = context.services
+    transactional_id = request.transactional_id
     try:
         partition = services.replicas.partition(topic, data.index)
         if data.records is None:
             raise InvalidRecord(f"{partition}: a produce without records")
+        if request.acks == _ALL_ACK:
+            partition.check_in_sync()
         if transactional_id is not None:
             txn_produce.admit(transactional_id, partition, data.records, context)
         appended = partition.append(
