@@ -89,9 +89,10 @@ class _Builder:
     wildness: float
 
     def struct(self, struct: StructType) -> Any:
+        is_config = "Config" in struct.__name__
         return struct(
             **{
-                name: self._value(name, field)
+                name: self._value("config_name" if is_config and name == "name" else name, field)
                 for name, field in struct.fields.items()
                 if field.present_in(self.version)
             }
@@ -168,7 +169,7 @@ def _partition(world: World, random: Random) -> int:
 _BY_NAME: Final[Mapping[str, Callable[[World, Random], int | str]]] = {
     "topic": _topic,
     "topic_name": _topic,
-    "name": lambda world, random: random.choice((*world.topics, *_CONFIGS)),
+    "name": _topic,
     "resource_name": lambda world, random: random.choice((*world.topics, "1", "")),
     "resource_type": _of(2, 4),
     "config_name": _of(*_CONFIGS),
