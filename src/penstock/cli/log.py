@@ -33,7 +33,7 @@ def configure(parser: ArgumentParser) -> None:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     dump = commands.add_parser(
         "dump",
-        help="decode .log, .index, .timeindex, .txnindex, leader-epochs and producers.snapshot",
+        help="decode the files of a partition, and those of a data directory",
         description="Decode segment, index and state files; a directory means all files in it.",
         epilog=examples(
             "penstock log dump penstock-data/orders/partition-0/00000000000000000000.log",
@@ -69,7 +69,9 @@ def _files(path: Path) -> list[Path]:
         return [path]
     files = sorted(file for file in path.iterdir() if file.is_file() and _decoder(file))
     if not files:
-        raise StorageFault(f"{path} holds no file of a log; give the directory of a partition")
+        raise StorageFault(
+            f"{path} holds no file of a log; give a partition's directory, or a file"
+        )
     return files
 
 
@@ -78,7 +80,7 @@ def _decode(file: Path, *, records: bool) -> Iterator[Facts]:
         return _batches(file, records=records)
     decoder = _decoder(file)
     if decoder is None:
-        raise Damage("not a file that a log is made of (.log, .index, .timeindex, .txnindex, …)")
+        raise Damage("not a file of a data directory (.log, .index, recovery-points, …)")
     return decoder(file)
 
 
@@ -234,9 +236,21 @@ _DECODERS: Final[dict[str, Callable[[Path], Iterator[Facts]]]] = {
     ".index": _offset_index,
     ".timeindex": _time_index,
     ".txnindex": _txn_index,
-    "leader-epochs": _sealed,
     "producers.snapshot": _producers,
-    "partition.metadata": _sealed,
+    **dict.fromkeys(
+        (
+            "leader-epochs",
+            "partition.metadata",
+            "cleaned-upto",
+            "recovery-points",
+            "high-watermarks",
+            "log-starts",
+            "running",
+            "clean",
+            "store-revision",
+        ),
+        _sealed,
+    ),
 }
 
 

@@ -11,7 +11,7 @@ from penstock.records.crc32c import crc32c
 from penstock.storage.segment import DamagedLog, Segment
 
 _CHUNK_BYTES: Final = 1 << 20
-REMEDY: Final = "restore the file, or give the replica up so that it is copied anew"
+REMEDY: Final = "restore the file from a copy, or give up what it held by deleting the topic"
 
 
 class Ending(Enum):

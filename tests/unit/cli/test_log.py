@@ -10,6 +10,7 @@ from penstock.records.compression import Codec
 from penstock.records.control import ControlType, EndMarker, build_marker
 from penstock.records.record import Record
 from penstock.storage import sealed, snapshot, txn_index
+from penstock.storage.directory import DataDirectory
 from penstock.storage.producers import Producer, Producers
 
 SEGMENT = "00000000000000000100"
@@ -182,7 +183,17 @@ def test_a_file_of_another_kind_is_refused(
 ) -> None:
     (tmp_path / "notes.txt").write_text("not ours")
     assert main(["log", "dump", str(tmp_path / "notes.txt")]) == 1
-    assert "not a file that a log is made of" in capsys.readouterr().err
+    assert "not a file of a data directory" in capsys.readouterr().err
+
+
+def test_the_files_of_a_data_directory_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = DataDirectory(str(tmp_path))
+    directory.join("cluster", 1)
+    directory.close()
+    shown = {Path(str(facts["file"])).name for facts in dump(capsys, str(tmp_path))}
+    assert shown == {"clean", "high-watermarks", "log-starts", "recovery-points", "running"}
 
 
 def test_a_directory_without_a_log_is_said_to_be_one(
