@@ -1,0 +1,304 @@
+"""The shell around groups: written before it is told, read back after a loss, and never without an answer."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.broker.coordinator import OFFSETS_TOPIC
+from penstock.broker.shards import java_hash, partition_for
+from penstock.groups.events import Heartbeat
+from penstock.groups.records import GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
+from penstock.kafka.apis import APIS
+from penstock.kafka.handlers import list_groups, offset_commit
+from penstock.model.errors import BrokerError, DiskFull, ErrorCode
+from penstock.records.builder import build_batch
+from penstock.records.record import Record
+from penstock.storage.log import Origin
+from penstock.wire.api_keys import ApiKey
+from penstock.wire.messages.heartbeat import HeartbeatResponse
+from penstock.wire.messages.list_groups import ListGroupsRequest
+from penstock.wire.schema import Message
+from tests.support.context import BrokerContext, broker_context
+from tests.support.groups import (
+    GROUP,
+    commit_codes,
+    commit_request,
+    committed,
+    find,
+    heartbeat_request,
+    join_request,
+    offsets_partition,
+    stable_group,
+    written,
+)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerContext]:
+    with broker_context(tmp_path) as started:
+        started.create_topic("t")
+        yield started
+
+
+def begin(broker: BrokerContext, request: Message, version: int) -> Any:
+    """Hand a request over, as a connection does, without waiting for its answer."""
+    api = APIS[request.api_key]
+    return broker.call(lambda: api.handle(request, broker.context(request.api_key, version)))
+
+
+def shard_partition(broker: BrokerContext) -> Any:
+    return broker.partition(OFFSETS_TOPIC, offsets_partition(broker))
+
+
+def turns(broker: BrokerContext, count: int = 5) -> None:
+    async def pause() -> None:
+        for _ in range(count):
+            await asyncio.sleep(0)
+
+    broker.run(pause())
+
+
+def until(broker: BrokerContext, what: Callable[[], object]) -> None:
+    async def wait() -> None:
+        for _ in range(10_000):
+            if what():
+                return
+            await asyncio.sleep(0.001)
+        raise AssertionError("it did not come to be")
+
+    broker.run(wait())
+
+
+def until_loaded(broker: BrokerContext) -> None:
+    until(broker, lambda: not broker.services.groups.is_loading)
+
+
+def is_usable(broker: BrokerContext) -> bool:
+    try:
+        broker.services.groups.shard_of(GROUP)
+    except BrokerError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("hello", 99162322),
+        ("polygenelubricants", -(2**31)),
+        ("\U0001f600", 1772899),
+    ],
+)
+def test_a_groups_partition_is_found_by_the_hash_of_java(text: str, value: int) -> None:
+    assert java_hash(text) == value
+    assert 0 <= partition_for(text, 50) < 50
+
+
+def test_the_first_question_makes_the_offsets_topic_as_kafka_would(broker: BrokerContext) -> None:
+    find(broker)
+    topic = broker.cluster.image.topics[OFFSETS_TOPIC]
+
+    assert len(topic.partitions) == 50
+    assert topic.is_internal
+    config = broker.cluster.topic_config(topic)
+    assert config.cleanup_policy == {"compact"}
+    assert config.segment_bytes == 104_857_600
+    assert config.compression_type == "producer"
+
+
+def test_a_commit_is_in_the_log_when_it_is_acknowledged(broker: BrokerContext) -> None:
+    find(broker)
+    assert commit_codes(broker.ask(commit_request(5))) == [ErrorCode.NONE]
+
+    ((key, value),) = written(broker)
+    assert key == OffsetCommitKey(group=GROUP, topic="t", partition=0)
+    assert isinstance(value, OffsetCommitValue)
+    assert (value.offset, value.metadata) == (5, "note")
+    assert value.commit_timestamp == broker.services.clock.wall_ms()
+
+
+def test_the_commits_of_one_tick_share_one_batch(broker: BrokerContext) -> None:
+    find(broker)
+
+    async def commit_many() -> list[Any]:
+        context = broker.context(ApiKey.OFFSET_COMMIT, 9)
+        asked = [offset_commit.handle(commit_request(n, partition=n), context) for n in range(10)]
+        return [await answer for answer in asked if isinstance(answer, asyncio.Future)]
+
+    assert [commit_codes(a) for a in broker.run(commit_many())] == [[0]] * 10
+    segment = shard_partition(broker).log.segments[0]
+    assert segment.next_offset == 10
+    assert len(written(broker)) == 10
+    read = shard_partition(broker).read(0, 1, 0)
+    assert read.size_bytes == segment.file.size  # it is all one batch
+
+
+def test_a_stable_group_is_written_with_the_time_of_the_wall(broker: BrokerContext) -> None:
+    stable_group(broker)
+    values = [v for _, v in written(broker) if isinstance(v, GroupMetadataValue)]
+
+    assert values[-1].current_state_timestamp == broker.services.clock.wall_ms()
+    assert [m.assignment for m in values[-1].members] == [b"work"]
+
+
+def test_groups_and_offsets_are_there_again_after_a_restart(tmp_path: Path) -> None:
+    with broker_context(tmp_path) as broker:
+        broker.create_topic("t")
+        member = stable_group(broker)
+        request = commit_request(5, generation_id_or_member_epoch=1, member_id=member)
+        assert commit_codes(broker.ask(request)) == [0]
+    with broker_context(tmp_path) as broker:
+        until_loaded(broker)
+        assert committed(broker) == 5
+        assert not broker.ask(heartbeat_request(member, 1)).error_code
+        (group,) = broker.ask(ListGroupsRequest()).groups
+        assert (group.group_id, group.group_state) == (GROUP, "Stable")
+
+
+def test_until_its_log_is_read_a_group_is_loading_and_its_members_are_not_disturbed(
+    tmp_path: Path,
+) -> None:
+    with broker_context(tmp_path) as broker:
+        broker.create_topic("t")
+        member = stable_group(broker)
+    with broker_context(tmp_path) as broker:
+        groups = broker.services.groups
+        beat = heartbeat_request(member, 1)
+        assert groups.heartbeat(GROUP, lambda asked: Heartbeat(asked, beat)) == HeartbeatResponse()
+        with pytest.raises(BrokerError) as refusal:
+            groups.shard_of(GROUP)
+        loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert refusal.value.code is loading
+        context = broker.context(ApiKey.LIST_GROUPS, 5)
+        assert list_groups.handle(ListGroupsRequest(), context).error_code == loading
+        until_loaded(broker)
+        assert not broker.ask(heartbeat_request(member, 1)).error_code
+
+
+def test_a_record_of_a_later_version_stops_its_shard_and_no_other(tmp_path: Path) -> None:
+    with broker_context(tmp_path) as broker:
+        broker.create_topic("t")
+        find(broker)
+        broker.ask(commit_request(5))
+        batch = memoryview(bytearray(build_batch([Record(0, 0, b"\x00\x63", b"\x00\x00")])))
+        broker.call(
+            lambda: shard_partition(broker).append(batch, now_ms=0, origin=Origin.COORDINATOR)
+        )
+    with broker_context(tmp_path) as broker:
+        until_loaded(broker)
+        refused = broker.ask(commit_request(6))
+        assert commit_codes(refused) == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+        assert commit_codes(broker.ask(commit_request(6, "another"))) == [ErrorCode.NONE]
+        text = broker.services.metrics.registry
+        stopped = next(f for f in text.families() if f.name == "penstock_group_shards_stopped")
+        assert [value for _, value in stopped.samples()] == [1]  # type: ignore[union-attr] # it is read at each scrape
+
+
+def test_when_the_log_refuses_a_write_those_who_wait_are_sent_away_and_the_log_is_read_again(
+    broker: BrokerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = stable_group(broker)
+    partition = shard_partition(broker)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise BrokerError("the disk is gone", ErrorCode.KAFKA_STORAGE_ERROR)
+
+    request = commit_request(7, generation_id_or_member_epoch=1, member_id=member)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(partition), "append", refuse)
+        assert commit_codes(broker.ask(request)) == [ErrorCode.NOT_COORDINATOR]
+    assert commit_codes(broker.ask(request)) == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+
+    until(broker, lambda: is_usable(broker))
+    assert committed(broker) == -1  # what was not written is not known
+    assert commit_codes(broker.ask(request)) == [ErrorCode.NONE]
+
+
+def test_a_join_that_waits_is_answered_when_its_shard_is_lost(broker: BrokerContext) -> None:
+    member = stable_group(broker)
+    waiting = begin(broker, join_request(), 3)  # for the member that is there to come back
+    assert member
+    assert not waiting.done()
+    shard = broker.services.groups.shard_of(GROUP)
+    broker.call(lambda: shard.fail(BrokerError("moved", ErrorCode.NOT_LEADER_OR_FOLLOWER)))
+
+    with pytest.raises(BrokerError) as refusal:
+        waiting.result()
+    assert refusal.value.code is ErrorCode.NOT_COORDINATOR
+
+
+def test_while_the_disk_is_full_nothing_is_taken_and_heartbeats_are_answered(
+    broker: BrokerContext,
+) -> None:
+    member = stable_group(broker)
+    broker.call(lambda: broker.replicas.disk_is_full(DiskFull("no room")))
+
+    assert commit_codes(broker.ask(commit_request(5))) == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    assert not broker.ask(heartbeat_request(member, 1)).error_code
+    broker.call(broker.replicas.disk_has_room)
+    request = commit_request(5, generation_id_or_member_epoch=1, member_id=member)
+    assert commit_codes(broker.ask(request)) == [ErrorCode.NONE]
+
+
+def test_a_bug_in_a_group_costs_its_shard_and_not_the_truth(
+    broker: BrokerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stable_group(broker)
+    broker.ask(commit_request(5, "other"))
+
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    shard = broker.services.groups.shard_of(GROUP)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(shard.core), "step", fail)
+        with pytest.raises(ZeroDivisionError):
+            begin(broker, heartbeat_request("x", 1), 4)
+
+    assert not is_usable(broker)
+    until(broker, lambda: is_usable(broker))
+    assert broker.services.groups.shard_of(GROUP) is not shard
+
+
+def test_a_deleted_topic_takes_the_offsets_in_it_along(broker: BrokerContext) -> None:
+    find(broker)
+    broker.create_topic("u")
+    broker.ask(commit_request(5))
+    broker.ask(commit_request(6, topic="u"))
+    broker.run(broker.cluster.delete_topics(["t"]))
+    turns(broker)
+
+    assert (committed(broker, topic="t"), committed(broker, topic="u")) == (-1, 6)
+    key, value = written(broker)[-1]
+    assert (key, value) == (OffsetCommitKey(group=GROUP, topic="t", partition=0), None)
+
+
+def test_when_the_offsets_topic_is_deleted_nobody_is_coordinated_until_it_is_there_again(
+    broker: BrokerContext,
+) -> None:
+    stable_group(broker)
+    broker.run(broker.cluster.delete_topics([OFFSETS_TOPIC]))
+    gone = commit_codes(broker.ask(commit_request(5)))
+    find(broker)
+
+    assert gone == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    assert commit_codes(broker.ask(commit_request(5))) == [ErrorCode.NONE]
+    assert committed(broker) == 5
+
+
+def test_offsets_that_are_past_their_time_are_swept(tmp_path: Path) -> None:
+    settings = {"offsets.retention.minutes": "30", "offsets.retention.check.interval.ms": "1"}
+    with broker_context(tmp_path, settings) as broker:
+        broker.create_topic("t")
+        find(broker)
+        broker.ask(commit_request(5))
+        broker.services.clock.advance(30 * 60_000)  # type: ignore[attr-defined] # it is moved by hand
+
+        until(broker, lambda: not list(broker.services.groups.groups()))
+        assert committed(broker) == -1
+        assert written(broker)[-1][1] is None
