@@ -41,9 +41,9 @@ def open_log(
         producers_upto=sure_upto if past.ending is Ending.POWER_LOSS else next_offset,
     )
     segments = Segments(files, log.path, items)
-    segments.adopt_retired(found.retired)
     unsynced = [segment for segment in items[:-1] if segment.next_offset > sure_upto]
     log.adopt(segments, follows, unsynced, has_gaps=past.has_gaps, truncated_to=truncated_to)
+    log.adopt_retired(found.retired)
     log.recovery_point = sure_upto
     start_offset = max(past.start_offset or 0, follows.epochs.first_offset)
     log.start_offset = max(items[0].base_offset, min(start_offset, next_offset))
@@ -81,13 +81,18 @@ def _lacks_front(path: str, found: Found, past: Past) -> bool:
 
 def _emptied(log: Log, segments: list[Segment], found: Found, past: Past) -> Log:
     """Nothing is left of a prefix. No offset below the recovery point is ever given again."""
-    log.recovery_point = past.recovery_point or 0
-    log.next_offset = log.start_offset = max(log.recovery_point, past.start_offset or 0)
-    log.saved_start_offset = past.start_offset or 0
+    point = past.recovery_point or 0
+    next_offset = max(point, past.start_offset or 0)
     dropped_bytes = sum(segment.size_bytes for segment in segments)
-    if dropped_bytes:
-        log.recovery = Recovery(0, dropped_bytes, log.next_offset)
     for segment in reversed(segments):
         segment.unlink()
-    remove([path for paths in found.retired.values() for path in paths])
+    if next_offset:
+        log.restart_at(next_offset)  # with a file, so that the next run finds the place
+        log.adopt_retired(found.retired)
+    else:
+        remove([path for paths in found.retired.values() for path in paths])
+    if dropped_bytes:
+        log.recovery = Recovery(0, dropped_bytes, next_offset)
+    log.recovery_point = point
+    log.saved_start_offset = past.start_offset or 0
     return log

@@ -197,23 +197,29 @@ class ForgetfulDisk(Disk):
 
     def after_power_loss(self, source: str, target: str, keep: Callable[[int], int]) -> str:
         """A copy of `source` in which each file has what was synced and, of what came after it, as
-        many bytes as `keep` says. One that was never synced may be gone; one that was renamed may
-        have its old name again."""
+        many bytes as `keep` says. One that was never synced may be gone.
+
+        The latest renames may be undone: a file system keeps those of a directory in their order.
+        """
         for directory, _, names in os.walk(source):
+            renamed = sorted(
+                name
+                for name in names
+                if name.endswith(".deleted") and name not in self._names.get(directory, set())
+            )
+            undone = renamed[len(renamed) - keep(len(renamed)) :]
             for name in names:
                 path = os.path.join(directory, name)
                 before = path.removesuffix(".deleted")
-                now, synced = Path(path).read_bytes(), self.durable.get(path)
-                if synced is None:
-                    synced = self.durable.get(before)
-                left = self._left(now, synced, keep)
-                is_named = name in self._names.get(directory, set())
-                if not is_named and before != path and keep(1):
-                    path = before
+                synced = self.durable.get(path, self.durable.get(before))
+                left = self._left(Path(path).read_bytes(), synced, keep)
+                if left is None and len(undone) < len(renamed):
+                    left = b""  # it was made before a rename that is durable
                 if left is not None:
-                    copied = Path(target) / os.path.relpath(path, source)
-                    copied.parent.mkdir(parents=True, exist_ok=True)
-                    copied.write_bytes(left)
+                    copied = before if name in undone else path
+                    place = Path(target) / os.path.relpath(copied, source)
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    place.write_bytes(left)
         return target
 
     def _left(self, now: bytes, synced: bytes | None, keep: Callable[[int], int]) -> bytes | None:
