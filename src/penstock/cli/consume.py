@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from time import time_ns
 from typing import Any, BinaryIO, Final
 
-from penstock.cli import formats, values
+from penstock.cli import formats, positions, values
 from penstock.cli.arguments import (
     UsageError,
     add_bootstrap,
@@ -115,34 +115,7 @@ async def _first_offsets(
             )
         indexes = [arguments.partition]
     partitions = [TopicPartition(arguments.topic, index) for index in indexes]
-    first = await admin.list_offsets(pool, dict.fromkeys(partitions, admin.EARLIEST))
-    last = await admin.list_offsets(pool, dict.fromkeys(partitions, admin.LATEST))
-    wanted = await _wanted(pool, start, first, last)
-    return {
-        partition: min(max(offset, first[partition].offset), last[partition].offset)
-        for partition, offset in wanted.items()
-    }
-
-
-Offsets = dict[TopicPartition, admin.OffsetAt]
-
-
-async def _wanted(
-    pool: Pool, start: values.Position, first: Offsets, last: Offsets
-) -> dict[TopicPartition, int]:
-    match start:
-        case values.Start():
-            return {partition: at.offset for partition, at in first.items()}
-        case values.End():
-            return {partition: at.offset for partition, at in last.items()}
-        case values.Offset(offset):
-            return dict.fromkeys(first, offset)
-        case values.Instant(timestamp_ms):
-            found = await admin.list_offsets(pool, dict.fromkeys(first, timestamp_ms))
-            return {
-                partition: last[partition].offset if at.offset < 0 else at.offset
-                for partition, at in found.items()
-            }
+    return await positions.resolve(pool, partitions, start)
 
 
 class Printer:
