@@ -204,7 +204,7 @@ class GrowingLog:
         """Check one batch, give it the next offsets, in place, and write it.
 
         `transactional`: the request named a transactional id. `zstd`: it may carry zstd.
-        Hot: benchmarks/bench_log.py.
+        Hot: benchmarks/storage_log.py.
         """
         if origin is not Origin.CLIENT:
             return self._append_own(records, leader_epoch, now_ms)

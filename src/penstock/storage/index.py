@@ -116,9 +116,10 @@ class SparseIndex:
         return self._keys, self._values
 
     def add(self, key: int, value: int) -> None:
-        keys, values = self._load()
-        keys.append(key)
-        values.append(value)
+        if self._keys is None or self._values is None:
+            self._load()
+        self._keys.append(key)  # type: ignore[union-attr] # it is loaded
+        self._values.append(value)  # type: ignore[union-attr] # likewise
 
     def last(self) -> tuple[int, int] | None:
         return self[len(self) - 1] if len(self) else None

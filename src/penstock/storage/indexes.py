@@ -1,12 +1,8 @@
 """The offset index and the time index of one segment, which grow together."""
 
-from typing import Final
-
 from penstock.records.batch import NO_TIMESTAMP
 from penstock.storage.files import OpenFiles, SegmentFile
 from penstock.storage.index import OFFSETS, TIMES, SparseIndex
-
-_LARGEST_ENTRY_BYTES: Final = TIMES.entry_bytes
 
 
 class Indexes:
@@ -15,6 +11,7 @@ class Indexes:
     __slots__ = (
         "_base_offset",
         "_interval_bytes",
+        "_newest_entry_ms",
         "_unindexed_bytes",
         "max_timestamp_ms",
         "max_timestamp_offset",
@@ -31,6 +28,7 @@ class Indexes:
         self._interval_bytes = interval_bytes
         self._unindexed_bytes = 0
         timestamp_ms, relative = times.last() or (NO_TIMESTAMP, 0)
+        self._newest_entry_ms = timestamp_ms
         self.max_timestamp_ms = timestamp_ms  # of all batches noted
         self.max_timestamp_offset = base_offset + relative  # last of the first batch that has it
 
@@ -72,8 +70,8 @@ class Indexes:
         return True
 
     def _add_time(self) -> None:
-        last = self.times.last()
-        if self.max_timestamp_ms > (last[0] if last else NO_TIMESTAMP):
+        if self.max_timestamp_ms > self._newest_entry_ms:
+            self._newest_entry_ms = self.max_timestamp_ms
             self.times.add(self.max_timestamp_ms, self.max_timestamp_offset - self._base_offset)
 
     def resume(self, entry: tuple[int, int]) -> None:
@@ -85,13 +83,14 @@ class Indexes:
         self.offsets.truncate(entry[1])
         self.times.truncate(entry[0])
         newest = self.times.last() or (NO_TIMESTAMP, 0)
-        self.max_timestamp_ms, self.max_timestamp_offset = newest[0], self._base_offset + newest[1]
+        self._newest_entry_ms = self.max_timestamp_ms = newest[0]
+        self.max_timestamp_offset = self._base_offset + newest[1]
         self._unindexed_bytes = 0
 
     def is_full(self, limit_bytes: int) -> bool:
         """Whether another entry would pass `segment.index.bytes`."""
-        largest = max(self.offsets.size_bytes, self.times.size_bytes)
-        return largest + _LARGEST_ENTRY_BYTES > limit_bytes
+        entries = max(len(self.offsets), len(self.times)) + 1
+        return entries * TIMES.entry_bytes > limit_bytes
 
     def save(self) -> None:
         """Bring the files up to date. Times first: an entry among the offsets vouches for them."""
