@@ -1,9 +1,9 @@
-"""A broker, a topic, a million messages there and back with librdkafka, and the proof that none was lost, doubled or reordered.
+"""A broker, a topic, a million messages there and back through a group, and the proof that none was lost, doubled or reordered.
 
 Run it with `make demo`. It takes a free port and a temporary directory, and leaves nothing behind.
 """
 
-import socket
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,7 +14,6 @@ from time import perf_counter
 from typing import Final, NamedTuple
 
 from confluent_kafka import (
-    OFFSET_BEGINNING,
     Consumer,
     KafkaError,
     Message,
@@ -75,25 +74,19 @@ class Ledger:
         return "none lost, none doubled, none reordered"
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @contextmanager
 def broker() -> Iterator[str]:
-    """A broker in a process of its own; yields its address when it says that it is ready."""
-    address = f"127.0.0.1:{free_port()}"
+    """A broker in a process of its own; yields the address that it names when it is ready."""
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as data:
         penstock = str(Path(sys.executable).with_name("penstock"))
-        command = [penstock, "serve", "--listen", address, "--http", "off", "--data", data]
+        command = [penstock, "serve", "--listen", "127.0.0.1:0", "--http", "off", "--data", data]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stdout is not None, "stdout is a pipe"
-                if "penstock ready" not in process.stdout.readline():
+                ready = re.search(r"listen=(\S+)", process.stdout.readline())
+                if ready is None:
                     raise DemoFailed("the broker ended before it was ready; its reason is above")
-                yield address
+                yield ready[1]
             finally:
                 stop(process)
 
@@ -151,13 +144,14 @@ def consume(bootstrap: str, ledger: Ledger) -> Step:
         {
             "bootstrap.servers": bootstrap,
             "group.id": "demo",
+            "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "fetch.min.bytes": 65_536,
             "check.crcs": True,
         }
     )
-    consumer.assign([TopicPartition(TOPIC, n, OFFSET_BEGINNING) for n in range(PARTITIONS)])
     started = perf_counter()
+    consumer.subscribe([TOPIC])
     while ledger.received < MESSAGES and not ledger.wrong:
         messages = consumer.consume(10_000, timeout=SILENCE_TIMEOUT_S)
         if not messages:
@@ -166,12 +160,16 @@ def consume(bootstrap: str, ledger: Ledger) -> Step:
             if message.error():
                 raise DemoFailed(f"consumer: {message.error()}")
             ledger.check(message.partition() or 0, message.value() or b"")
+    consumer.commit(asynchronous=False)
     seconds = perf_counter() - started
     surplus = consumer.consume(1, timeout=0.5)
+    committed = consumer.committed([TopicPartition(TOPIC, n) for n in range(PARTITIONS)])
     consumer.close()
+    if [partition.offset for partition in committed] != ledger.next_sequence:
+        raise DemoFailed(f"the group committed {committed}, and read {ledger.next_sequence}")
     if surplus:
         raise DemoFailed(f"partition {surplus[0].partition()} has more messages than were produced")
-    return Step("consumed and checked one by one", ledger.received, seconds)
+    return Step("consumed by a group, each checked", ledger.received, seconds)
 
 
 def report(steps: list[Step], verdict: str) -> None:
