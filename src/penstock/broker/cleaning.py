@@ -4,11 +4,12 @@ import logging
 from typing import Final
 
 from penstock.broker.cluster import Cluster
+from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
 from penstock.model.clock import Clock
-from penstock.model.errors import BrokerError
+from penstock.model.errors import BrokerError, StorageFault
 from penstock.storage.cleaner import Outcome
-from penstock.storage.compaction import POLICY, Allowance, Round, choose
+from penstock.storage.compaction import POLICY, Allowance, Candidate, Round, choose
 from penstock.storage.worker import Worker, WorkerFailed
 
 _log = logging.getLogger(__name__)
@@ -46,21 +47,32 @@ class Cleaning:
         self._resting = {
             path: until for path, until in self._resting.items() if until > monotonic_ms
         }
-        logs = (
-            (partition.log, partition.last_stable_offset)
+        due = (
+            self._if_due(partition, now_ms)
             for partition in self._replicas.partitions()
             if POLICY in partition.topic.config.cleanup_policy
             and partition.failure is None
             and self._replicas.has_log(partition)
-            and partition.log.path not in self._resting
         )
-        candidate = choose(logs, now_ms)
-        if candidate is None:
+        found = [candidate for candidate in due if candidate is not None]
+        if not found:
             return None
+        candidate = max(found, key=lambda candidate: candidate.dirty_ratio)
         allowance = Allowance(
             config.log_cleaner_dedupe_buffer_size, config.log_cleaner_io_max_bytes_per_second
         )
         return Round(candidate, allowance, self._worker, now_ms)
+
+    def _if_due(self, partition: Partition, now_ms: int) -> Candidate | None:
+        try:
+            if partition.log.path in self._resting:
+                return None
+            return choose([(partition.log, partition.last_stable_offset)], now_ms)
+        except StorageFault as fault:
+            partition.storage_failed(fault)
+        except BrokerError as error:
+            _log.error("care-failed partition=%s error=%s", partition, error)
+        return None
 
     async def _compact(self, found: Round) -> bool:
         """Whether it was done; else the log rests a while, so that the others have their turn."""

@@ -33,7 +33,15 @@ from penstock.metadata.controller import (
 )
 from penstock.metadata.decisions import Decision, Rules
 from penstock.metadata.image import BrokerInfo, ClusterImage, Delta, Endpoint, TopicImage
-from penstock.metadata.store import NO_REVISION, Compare, MetadataStore, Put, Revision, StoreError
+from penstock.metadata.store import (
+    NO_REVISION,
+    Compare,
+    MetadataStore,
+    Put,
+    Revision,
+    StoreError,
+    StoreFull,
+)
 from penstock.metadata.topic_names import check_topic_name
 from penstock.metadata.topic_writes import CreatedTopic
 from penstock.metadata.values import META, encode
@@ -337,6 +345,8 @@ class Cluster:
         try:
             async with asyncio.timeout(max(timeout_ms, 1) / 1000):
                 return await work
+        except StoreFull as error:
+            raise BrokerError(str(error), ErrorCode.KAFKA_STORAGE_ERROR) from error
         except (TimeoutError, StoreError) as error:
             reason = str(error) or f"not done within {timeout_ms} ms"
             raise BrokerError(reason, ErrorCode.REQUEST_TIMED_OUT) from error

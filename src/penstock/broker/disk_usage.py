@@ -25,7 +25,7 @@ async def disk_usage(replicas: Replicas, partitions: Iterable[Partition]) -> Dis
     """Raises BrokerError when the data directory is offline."""
     usage = DiskUsage(replicas.directory.path)
     if replicas.unable is not None and not isinstance(replicas.unable, DiskFull):
-        raise replicas.unable
+        raise replicas.unable.again()
     closed: dict[TopicPartition, str] = {}
     for partition in partitions:
         if not partition.is_open:

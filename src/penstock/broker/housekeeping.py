@@ -18,7 +18,7 @@ from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
 from penstock.broker.scrubbing import Scrubbing
 from penstock.model.clock import Clock
-from penstock.model.errors import BrokerError, StorageFault
+from penstock.model.errors import BrokerError, DiskFull, StorageFault
 from penstock.storage.directory import remove_tree
 from penstock.storage.usage import room
 
@@ -26,7 +26,9 @@ _log = logging.getLogger(__name__)
 
 _SYNC_S: Final = 0.1
 _DISK_S: Final = 1.0
+_SCARCE_BYTES: Final = 128 << 10  # so little that not even checkpoints and metadata have room
 _REMOVE_S: Final = 5.0
+_REMOVE_FROM_FULL_S: Final = 1.0
 _PER_TURN: Final = 100  # logs looked at before others have their turn
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], object]
@@ -48,7 +50,7 @@ class Housekeeping:
             ("sync", self._sync_due, lambda: _SYNC_S),
             ("checkpoint", self._checkpoint, self._checkpoint_pause_s),
             ("watch-disk", self._watch_disk, lambda: _DISK_S),
-            ("remove-files", self._remove_files, lambda: _REMOVE_S),
+            ("remove-files", self._remove_files, self._remove_pause_s),
             ("retention", self._apply_retention, self._retention_pause_s),
             ("producer-expiry", self._expire_producers, self._expiry_pause_s),
             ("compaction", self._cleaning.run, self._cleaning.pause_s),
@@ -71,6 +73,8 @@ class Housekeeping:
                 await chore()
             except StorageFault as fault:
                 self._replicas.disk_failed(fault)
+            except DiskFull as error:
+                self._replicas.disk_is_full(error)
             except BrokerError as error:
                 _log.warning("chore-put-off chore=%s error=%s", name, error)
             except Exception as error:  # noqa: BLE001 - a chore that fails is tried again
@@ -85,6 +89,9 @@ class Housekeeping:
             config.replica_high_watermark_checkpoint_interval_ms,
         )
         return shortest_ms / 1000
+
+    def _remove_pause_s(self) -> float:
+        return _REMOVE_FROM_FULL_S if self._replicas.is_full else _REMOVE_S
 
     def _retention_pause_s(self) -> float:
         return self._cluster.config.log_retention_check_interval_ms / 1000
@@ -128,10 +135,19 @@ class Housekeeping:
         directory.checkpoint_end(ticket)
 
     async def _watch_disk(self) -> None:
-        if self._replicas.is_full:
-            free = await self._replicas.run_in_thread(lambda: room(self._replicas.directory.path))
-            if free.usable_bytes > self._cluster.config.penstock_disk_reserve_bytes:
-                self._replicas.disk_has_room()
+        """A disk that others have filled is full before the next append finds out."""
+        replicas, directory = self._replicas, self._replicas.directory
+        free_bytes = (await replicas.run_in_thread(lambda: room(directory.path))).usable_bytes
+        if not replicas.is_full:
+            if free_bytes < _SCARCE_BYTES:
+                replicas.disk_is_full(
+                    DiskFull(f"{directory.path}: {free_bytes} bytes are free; free some space")
+                )
+            return
+        wanted_bytes = self._cluster.config.penstock_disk_reserve_bytes
+        if free_bytes > wanted_bytes + directory.ballast.size_bytes:
+            await replicas.run_in_thread(directory.ballast.take)
+            replicas.disk_has_room()
 
     # Forgetting --------------------------------------------------------------------------------
 
@@ -156,7 +172,8 @@ class Housekeeping:
             )
 
     async def _remove_files(self) -> None:
-        for path in self._replicas.directory.removable(self._clock.wall_ms()):
+        delay_ms = self._cluster.config.log_segment_delete_delay_ms
+        for path in self._replicas.directory.removable(self._clock.wall_ms(), delay_ms):
             await self._replicas.run_in_thread(partial(remove_tree, path))
         await self._hosting.confirm_deleted()
 

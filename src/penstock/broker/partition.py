@@ -5,6 +5,7 @@ only caller, and no method awaits: between a check and its effect nothing else c
 """
 
 import asyncio
+import logging
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
@@ -17,6 +18,8 @@ from penstock.model.ids import TopicId, TopicPartition
 from penstock.storage.files import FileSlice
 from penstock.storage.log import AbortedTxn, Appended, Log, Origin
 from penstock.storage.segment import DamagedLog
+
+_log = logging.getLogger(__name__)
 
 
 class Isolation(IntEnum):
@@ -121,14 +124,12 @@ class Partition:
     def log(self) -> Log:
         """The log, opened at first use."""
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.again()
         if self._log is None:
             try:
                 self._log = self._host.open_log(self)
             except StorageFault as fault:
-                failure = BrokerError(f"{self}: {fault}", ErrorCode.KAFKA_STORAGE_ERROR)
-                self.fail(failure)
-                raise failure from fault
+                raise self._retire(fault) from fault
             self.high_watermark = self._log.next_offset
         return self._log
 
@@ -179,7 +180,7 @@ class Partition:
         self._host.refuse_when_unable()
         log = self._log or self.log
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.again()
         try:
             appended = log.append_as_leader(
                 records,
@@ -299,12 +300,16 @@ class Partition:
 
     def storage_failed(self, fault: StorageFault) -> BrokerError:
         """Damage concerns this log alone, any other fault the whole disk. What to tell the client."""
+        if isinstance(fault, DamagedLog) or isinstance(fault.__cause__, FileNotFoundError):
+            return self._retire(fault)
+        self._host.disk_failed(fault)
+        return BrokerError(f"{self}: {fault}", ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def _retire(self, fault: StorageFault) -> BrokerError:
+        _log.critical("partition-failed partition=%s error=%s", self, fault)
         refusal = BrokerError(f"{self}: {fault}", ErrorCode.KAFKA_STORAGE_ERROR)
-        if isinstance(fault, DamagedLog):
-            self.fail(refusal)
-        else:
-            self._host.disk_failed(fault)
-        return refusal
+        self.fail(refusal)
+        return refusal.again()
 
     def fail(self, error: BrokerError) -> None:
         """From now on every use is refused with `error`."""

@@ -121,7 +121,8 @@ class Replicas:
             try:
                 found = partition.log.recovery
             except BrokerError as error:
-                _log.critical("partition-failed partition=%s error=%s", partition, error)
+                if partition.failure is None:  # else it has said so itself
+                    _log.critical("log-not-opened partition=%s error=%s", partition, error)
             else:
                 metrics.bytes.value += found.scanned_bytes
                 metrics.truncated_bytes.value += found.dropped_bytes
@@ -170,9 +171,7 @@ class Replicas:
             self.directory.delete_topic(name, topic.id)
         except StorageFault as fault:
             self.disk_failed(fault)
-        except (
-            BrokerError
-        ) as error:  # no room to rename it; the next start finds that it is unknown
+        except BrokerError as error:  # no room to rename it: the next start finds it unknown
             _log.error("topic-left-behind topic=%s error=%s", name, error)
         self.metrics.forget_topic(name)
 
@@ -232,12 +231,13 @@ class Replicas:
 
     def refuse_when_unable(self) -> None:
         if self._unable is not None:
-            raise self._unable
+            raise self._unable.again()
 
     def disk_is_full(self, error: DiskFull) -> None:
-        """Refuse appends until `disk_has_room`; reads go on."""
+        """Refuse appends until `disk_has_room`; reads go on, and so does what frees space."""
         if self._unable is None:
-            self._unable = error
+            self._unable = error.again()
+            self.directory.ballast.release()
             self.metrics.disk_full.set(1)
             _log.error("disk-full error=%s", error)
 
@@ -255,6 +255,7 @@ class Replicas:
             f"the data directory is offline: {error}", ErrorCode.KAFKA_STORAGE_ERROR
         )
         self._unable = refusal
+        self.metrics.disk_full.set(0)
         self.metrics.directory_offline.set(1)
         _log.critical("data-directory-offline error=%s", error)
         for partition in self.partitions():

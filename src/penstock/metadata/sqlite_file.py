@@ -4,6 +4,7 @@ Every commit is one transaction at one revision, on disk before it is answered. 
 process sees it overdue: whoever still runs is never put out by its own slowness.
 """
 
+import errno
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,7 @@ from penstock.metadata.store import (
     Revision,
     Snapshot,
     StoreError,
+    StoreFull,
     Write,
 )
 
@@ -275,6 +277,8 @@ class SqliteFile:
         except sqlite3.Error as error:
             if db.in_transaction:
                 db.execute("ROLLBACK")
+            if _is_full(error):
+                raise  # what could not be written has not happened
             raise Ambiguous(
                 f"metadata store {self._path}: a commit failed half-way: {error}"
             ) from error
@@ -287,7 +291,14 @@ class SqliteFile:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            raise StoreError(f"metadata store {self._path} {_explanation(error)}") from error
+            kind = StoreFull if _is_full(error) else StoreError
+            raise kind(f"metadata store {self._path} {_explanation(error)}") from error
+
+
+def _is_full(error: sqlite3.Error | OSError) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return _code(error) == sqlite3.SQLITE_FULL
 
 
 def _explanation(error: sqlite3.Error | OSError) -> str:

@@ -84,6 +84,10 @@ class StoreError(Exception):
     """The store cannot do it. The message names the store and the remedy."""
 
 
+class StoreFull(StoreError):
+    """There is no room for the commit, which has not happened."""
+
+
 class Ambiguous(StoreError):
     """The commit may have happened, or may yet happen: read before anything else."""
 

@@ -158,6 +158,11 @@ class BrokerError(Exception):
         if code is not None:
             self.code = code
 
+    def again(self) -> "BrokerError":
+        """The same refusal, new. One that is kept is never raised itself: it would gather the frames of
+        every raise, and with them all buffers and files that they refer to."""
+        return type(self)(str(self), self.code)
+
 
 class OffsetOutOfRange(BrokerError):
     code = ErrorCode.OFFSET_OUT_OF_RANGE

@@ -44,6 +44,7 @@ from penstock.storage.directory import DataDirectory
 _log = logging.getLogger(__name__)
 
 _DISK_THREADS: Final = 4
+_BALLAST_BYTES: Final = 4 << 20
 _NO_LIMIT: Final = 1 << 62
 _STORE_FILE: Final = "metadata.sqlite"
 
@@ -118,7 +119,9 @@ class Node:
     async def _start(self) -> None:
         config = self.config
         self._directory = directory = DataDirectory(
-            config.log_dirs, open_files_limit=config.penstock_open_files_max
+            config.log_dirs,
+            open_files_limit=config.penstock_open_files_max,
+            ballast_bytes=min(config.penstock_disk_reserve_bytes, _BALLAST_BYTES),
         )
         self._bind_sockets()
         await self._open_http()

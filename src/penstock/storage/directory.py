@@ -9,13 +9,15 @@ import shutil
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Final
 
 from penstock.model.configs import TopicConfig
-from penstock.model.errors import StorageFault
+from penstock.model.errors import DiskFull, StorageFault
 from penstock.model.ids import TopicId
 from penstock.storage import checkpoints, identity, markers, names
+from penstock.storage.ballast import Ballast
 from penstock.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, Checkpoint
 from penstock.storage.files import OPEN_FILES_LIMIT, Disk, OpenFiles, refuse
 from penstock.storage.identity import Identity
@@ -26,6 +28,7 @@ from penstock.storage.recovery import Ending, Past
 DELETE_DELAY_MS: Final = 60_000
 STRAY_DELAY_MS: Final = 24 * 3_600_000
 _LOCK: Final = "lock"
+_PID_WIDTH: Final = 10
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 
@@ -65,14 +68,16 @@ class DataDirectory:
         open_files_limit: int = OPEN_FILES_LIMIT,
         disk: Disk | None = None,
         boot_id: str | None = None,
+        ballast_bytes: int = 0,
     ) -> None:
         """Raises StorageFault, with one line for the operator, if it cannot be this broker's."""
         self.path = os.path.abspath(path)
         self.files = OpenFiles(open_files_limit, disk)
         self._disk = self.files.disk
         self._lock_fd = _lock(self.path)
+        self.ballast = Ballast(self.path, ballast_bytes)
         try:
-            self._begin(boot_id if boot_id is not None else _read_boot_id())
+            self._begin_somehow(boot_id if boot_id is not None else _read_boot_id())
         except BaseException:
             os.close(self._lock_fd)
             raise
@@ -82,6 +87,16 @@ class DataDirectory:
         self._aside: dict[str, int | None] = {  # directories to be removed, from when on they wait
             f"{self.path}/{name}": None for name in os.listdir(self.path) if names.is_aside(name)
         }
+
+    def _begin_somehow(self, boot_id: str) -> None:
+        """On a full disk too, if the room that was set aside is enough."""
+        try:
+            self._begin(boot_id)
+        except DiskFull:
+            self.ballast.release()
+            self._begin(boot_id)
+        else:
+            self.ballast.take()
 
     def _begin(self, boot_id: str) -> None:
         self._meta = self._read_or_create_meta()
@@ -267,11 +282,11 @@ class DataDirectory:
             refuse(error, f"{path}: cannot be set aside")
         self._aside[aside] = None
 
-    def removable(self, now_ms: int) -> list[str]:
+    def removable(self, now_ms: int, delete_delay_ms: int = DELETE_DELAY_MS) -> list[str]:
         """Files and directories to be removed now, by `remove_tree` in a thread. Given once."""
         paths = [path for log in self.logs() for path in log.removable(now_ms)]
         for path, since_ms in list(self._aside.items()):
-            delay_ms = DELETE_DELAY_MS if path.endswith(names.DELETE_SUFFIX) else STRAY_DELAY_MS
+            delay_ms = delete_delay_ms if path.endswith(names.DELETE_SUFFIX) else STRAY_DELAY_MS
             if since_ms is None:
                 self._aside[path] = now_ms
             elif now_ms - since_ms >= delay_ms:
@@ -373,8 +388,8 @@ def _lock(path: str) -> int:
         raise StorageFault(
             f"{path} is in use by another broker (process {holder}); give this one its own directory"
         ) from error
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    with suppress(OSError):  # it only tells others who we are
+        os.pwrite(fd, f"{os.getpid():<{_PID_WIDTH}}\n".encode(), 0)
     return fd
 
 

@@ -4,7 +4,7 @@ import os
 from itertools import islice
 from typing import NamedTuple
 
-from penstock.model.errors import OffsetOutOfRange, StorageFault
+from penstock.model.errors import DiskFull, OffsetOutOfRange, StorageFault
 from penstock.storage import retention, state, swap
 from penstock.storage.appending import Appended, GrowingLog, Origin
 from penstock.storage.files import FileSlice
@@ -222,7 +222,10 @@ class Log(GrowingLog):
         ticket = FlushTicket(self._files.disk, self.next_offset, size_bytes, self.truncations)
         if self._segments is not None and self._unsynced is not None:
             if self.epochs.changed:
-                self._unsynced.add_path(self.state.save_epochs(self.path, self._truncated_to))
+                try:
+                    self._unsynced.add_path(self.state.save_epochs(self.path, self._truncated_to))
+                except DiskFull:  # the next flush has it
+                    ticket.is_complete = False
             directories = [self.path, self._topic_path, os.path.dirname(self._topic_path)]
             self._unsynced.fill(ticket, self._segments.active, directories)
         return ticket

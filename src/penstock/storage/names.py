@@ -11,6 +11,7 @@ _ESCAPE: Final = "~"  # no topic's name has it
 _ASIDE: Final = "~~"
 _OWN: Final = frozenset(
     (
+        "ballast",
         "clean",
         "high-watermarks",
         "lock",

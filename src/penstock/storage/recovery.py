@@ -2,10 +2,12 @@
 where nothing can have been torn is never dropped, but raised with file, byte and offset."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import Enum
 from struct import error as StructError
 from typing import Final, NamedTuple, Protocol
 
+from penstock.model.errors import DiskFull
 from penstock.records.batch import CRC_START, HEADER_SIZE, MAGIC, BatchHeader, parse_header
 from penstock.records.crc32c import crc32c
 from penstock.storage.segment import DamagedLog, Segment
@@ -100,7 +102,8 @@ def _scan(segments: list[Segment], number: int, past: Past) -> tuple[list[Segmen
             return segments, Recovery(scanned_bytes, dropped, damage.offset)
         next_offset = segment.next_offset
         if not is_last:
-            segment.seal()
+            with suppress(DiskFull):  # then the next flush does it
+                segment.seal()
     _check_reaches(segments[-1], past.recovery_point or 0)
     return segments, Recovery(scanned_bytes)
 

@@ -313,11 +313,17 @@ def test_appends_are_taken_again_when_there_is_room_beyond_the_reserve(
     assert engine.append(partition).base_offset == 1
 
 
-def test_a_disk_with_room_is_not_measured(
+def test_a_disk_that_others_have_filled_is_full_before_an_append_finds_out(
     engine: Engine, keeper: Housekeeping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(housekeeping_module, "room", lambda _: 1 // 0)
+    free_bytes = 1 << 20
+    monkeypatch.setattr(housekeeping_module, "room", lambda _: Room(1 << 40, free_bytes))
     engine.run(keeper._watch_disk())
+    assert not engine.replicas.is_full
+    free_bytes = 1000
+    engine.run(keeper._watch_disk())
+    assert engine.replicas.is_full
+    assert "1000 bytes are free" in str(engine.replicas.unable)
 
 
 # Chores go on ----------------------------------------------------------------------------------

@@ -1,3 +1,6 @@
+import gc
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -194,6 +197,34 @@ def test_a_fault_is_told_once_and_outlives_a_full_disk(
     assert caplog.text.count("data-directory-offline") == 1
     assert caplog.text.count("disk-full") == 1
     assert engine.metrics.directory_offline.value == 1
+
+
+def test_refusals_that_are_kept_hold_on_to_nothing_of_those_who_were_refused(
+    engine: Engine,
+) -> None:
+    """Else a full disk would gather every refused request, and a deleted log's files stay open."""
+
+    class Buffer:
+        """Stands for what a request refers to."""
+
+    def be_refused(refuse: Callable[[], object], buffer: Buffer) -> "weakref.ref[Buffer]":
+        with pytest.raises(BrokerError):
+            refuse()
+        return weakref.ref(buffer)
+
+    partition = engine.partition()
+    try:
+        raise DiskFull("full") from OSError("no room")
+    except DiskFull as error:
+        engine.replicas.disk_is_full(error)
+    partition.fail(BrokerError("gone"))
+    for refuse in (engine.replicas.refuse_when_unable, lambda: partition.log):
+        held = [be_refused(refuse, Buffer()) for _ in range(3)]
+        gc.collect()
+        assert [ref() for ref in held] == [None] * 3
+    for kept in (engine.replicas.unable, partition.failure):
+        assert kept is not None
+        assert (kept.__traceback__, kept.__cause__, kept.__context__) == (None, None, None)
 
 
 def test_topics_are_found_by_id(engine: Engine) -> None:

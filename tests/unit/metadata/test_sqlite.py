@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from penstock.metadata.store import (
     Reload,
     Revision,
     StoreError,
+    StoreFull,
 )
 from tests.support.clocks import ManualClock
 from tests.unit.metadata.store_contract import TTL_MS, StoreContract, committed, look, until
@@ -134,6 +136,26 @@ def test_a_commit_that_fails_in_its_last_step_is_ambiguous(
         assert isinstance(await store.commit([], [Put("after", b"")]), Committed)
 
     run(tmp_path / "metadata.db", scenario)
+
+
+def test_a_commit_without_room_has_not_happened_and_can_be_tried_again(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    with closing(sqlite3.connect(path)) as db:
+        page_bytes = db.execute("PRAGMA page_size").fetchone()[0]
+
+    def limit(file: SqliteFile, pages: int) -> None:
+        file._db.execute(f"PRAGMA max_page_count = {pages}")
+
+    async def scenario(store: SqliteStore) -> None:
+        await committed(store, Put("before", b""))
+        limit(store._file, 1)  # as many as there are
+        with pytest.raises(StoreFull, match="cannot be written: the disk is full"):
+            await store.commit([], [Put("large", bytes(4 * page_bytes))])
+        assert (await store.snapshot("")).entries.keys() == {"before"}
+        limit(store._file, 1 << 20)
+        assert isinstance(await store.commit([], [Put("large", bytes(9))]), Committed)
+
+    run(path, scenario)
 
 
 def refusal(path: Path) -> str:
