@@ -36,9 +36,9 @@ def producer(bootstrap: str, **more: object) -> Any:
     )
 
 
-def consumer(bootstrap: str, topic: str, partition: int = 0, offset: int = 0) -> Any:
+def consumer(bootstrap: str) -> Any:
     """A reader that would rather fail than skip something."""
-    made = confluent_kafka.Consumer(
+    return confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
             "log_level": 0,
@@ -50,8 +50,6 @@ def consumer(bootstrap: str, topic: str, partition: int = 0, offset: int = 0) ->
             "fetch.wait.max.ms": 50,
         }
     )
-    made.assign([confluent_kafka.TopicPartition(topic, partition, offset)])
-    return made
 
 
 def send(bootstrap: str, topic: str, values: Iterable[bytes | None], **more: object) -> list[int]:
@@ -67,7 +65,7 @@ def send(bootstrap: str, topic: str, values: Iterable[bytes | None], **more: obj
 
 def read_all(bootstrap: str, topic: str, partition: int = 0) -> list[Message]:
     """Everything from the log's start to its end."""
-    reader = consumer(bootstrap, topic, partition)
+    reader = consumer(bootstrap)
     try:
         start, end = watermarks(reader, topic, partition)
         reader.assign([confluent_kafka.TopicPartition(topic, partition, start)])
@@ -140,10 +138,11 @@ class Ledger:
 class Reading:
     """A consumer in a thread, from the log's start until it is told to end."""
 
-    def __init__(self, bootstrap: str, topic: str, partition: int = 0) -> None:
+    def __init__(self, bootstrap: str, topic: str, partition: int = 0, offset: int = 0) -> None:
         self.seen: list[Message] = []
         self.errors: list[Any] = []
-        self._consumer = consumer(bootstrap, topic, partition)
+        self._consumer = consumer(bootstrap)
+        self._consumer.assign([confluent_kafka.TopicPartition(topic, partition, offset)])
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
