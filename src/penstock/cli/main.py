@@ -16,6 +16,7 @@ COMMANDS: Final = {
     "topic": "create, list, describe, alter, trim and delete topics",
     "produce": "send lines from stdin or files to a topic",
     "consume": "print a topic's messages",
+    "group": "list, describe, reset and delete consumer groups",
     "cluster": "describe the cluster and its health",
     "log": "decode segment and index files",
 }
