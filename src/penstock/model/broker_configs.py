@@ -10,6 +10,8 @@ from penstock.model.units import DOUBLE_MAX, INT_MAX
 _CLUSTER_WIDE: Final = Update.CLUSTER_WIDE
 _READ_ONLY: Final = Update.READ_ONLY
 
+_NO_REPLICATION: Final = "brokers do not replicate yet"
+
 _broker = Table()
 
 
@@ -214,7 +216,7 @@ class BrokerConfig:
         "offset.metadata.max.bytes", 4096, "Longest text that a commit may carry.", at_least=0,
     )
     offsets_commit_timeout_ms: int = _broker.integer(
-        "offsets.commit.timeout.ms", 5000, "Longest wait for a commit's replicas.", at_least=1,
+        "offsets.commit.timeout.ms", 5000, "Longest wait for a commit's replicas.", at_least=1, unsupported=_NO_REPLICATION,
     )
     offsets_retention_minutes: int = _broker.integer(
         "offsets.retention.minutes", 10_080, "How long an empty group's offsets are kept.", at_least=1,
@@ -276,7 +278,7 @@ class BrokerConfig:
         doc="Silence after which a broker counts as dead.",
     )
     replica_lag_time_max_ms: int = _broker.long(
-        "replica.lag.time.max.ms", 10_000, at_least=1, kafka_default="30000", unsupported="brokers do not replicate yet",
+        "replica.lag.time.max.ms", 10_000, at_least=1, kafka_default="30000", unsupported=_NO_REPLICATION,
         doc="Lag after which a follower leaves the in-sync replicas.",
     )
     penstock_metadata: str | None = _broker.string(
