@@ -162,7 +162,8 @@ async def form_groups(broker: Broker, count: int) -> list[tuple[str, str]]:
 
     async def form(connection: Connection, numbers: range) -> None:
         for number in numbers:
-            formed.append((f"g-{number}", await _form_one(connection, f"g-{number}")))
+            name = f"g-{number}"
+            formed.append((name, await _form_one(connection, name)))
 
     async with asyncio.TaskGroup() as tasks:
         for place, connection in enumerate(connections):

@@ -110,7 +110,8 @@ class Member:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.error: BaseException | None = None
-        record.own(name, frozenset())  # a member of a consumer group is not told that it has nothing
+        # a member of a consumer group is not told that it has nothing
+        record.own(name, frozenset())
         self._thread.start()
 
     def close(self) -> None:

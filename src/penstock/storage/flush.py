@@ -74,7 +74,8 @@ class FlushTicket:
         try:
             self._disk.fsync_directory(path)
         except FileNotFoundError:
-            self.missing = path  # with its topic, which was deleted meanwhile; else `flush_end` objects
+            # with its topic, which was deleted meanwhile; else `flush_end` objects
+            self.missing = path
 
 
 class Unsynced:
