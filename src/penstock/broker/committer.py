@@ -39,6 +39,7 @@ class Committer:
         self._store = store
         self._feed = feed
         self._turn = asyncio.Lock()
+        self._trouble = ""  # what the store last said of a commit that may not have happened
 
     async def commit(self, decide: Callable[[], Decision[T]]) -> T:
         """The result of a decision that has been committed and is in the image."""
@@ -49,15 +50,15 @@ class Committer:
         self, decide: Callable[[], Sequence[Decision[T]]]
     ) -> Sequence[Decision[T]]:
         """Decisions that build on each other, in order; when one fails, all that is left is decided anew."""
+        self._trouble = ""
         for _ in range(_ATTEMPTS):
             async with self._turn:
                 self._check_office()
                 decisions = decide()
                 if all(await self._put_all(decisions, in_order=True)):
                     return decisions
-        raise BrokerError(
-            "the metadata kept changing under this request", ErrorCode.REQUEST_TIMED_OUT
-        )
+        reason = self._trouble or "the metadata kept changing under this request"
+        raise BrokerError(reason, ErrorCode.REQUEST_TIMED_OUT)
 
     async def commit_each(
         self, count: int, decide: Callable[[Sequence[int]], Sequence[Decision[T] | BrokerError]]
@@ -135,6 +136,7 @@ class Committer:
             return await self._store.commit([fence, *compares], writes)
         except Ambiguous as error:
             _log.warning("metadata-commit-ambiguous error=%s", error)
+            self._trouble = str(error)
             return await self._settle(writes[-1])
 
     async def _settle(self, write: Write) -> Committed | Conflict:

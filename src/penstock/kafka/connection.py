@@ -7,6 +7,7 @@ more than there is memory for, is simply not read from.
 """
 
 import asyncio
+import errno
 import logging
 import os
 import socket
@@ -20,8 +21,9 @@ from penstock.kafka.apis import APIS, unsupported_version_reply
 from penstock.kafka.context import Context
 from penstock.kafka.hangup import HangUp
 from penstock.kafka.security import ANONYMOUS, Principal
-from penstock.model.errors import BrokerError
+from penstock.model.errors import BrokerError, ErrorCode, StorageFault
 from penstock.storage.files import FileSlice
+from penstock.storage.segment import DamagedLog
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.fields import Chunk
 from penstock.wire.header import RequestHeader, decode_request_header
@@ -42,6 +44,7 @@ _LARGE_FRAME_BYTES: Final = 64 << 10  # a larger frame gets a buffer of its own
 _LARGEST_PLAIN_FRAME_BYTES: Final = 16 << 20
 _FLUSH_AT_BYTES: Final = 256 << 10  # answers queued in memory before they are sent
 _COPIED_SLICE_BYTES: Final = 16 << 10  # below this, one copy is cheaper than a second system call
+_DISK_ERRORS: Final = (errno.EIO, errno.EUCLEAN)  # sendfile fails for the file, not for the socket
 _MAX_UNANSWERED: Final = 1000  # produces of one connection that wait for acknowledgement
 
 
@@ -296,6 +299,10 @@ class Connection:
 
     def _refusal(self, api: Api[Any, Any], request: Message, error: Exception) -> Message:
         """The whole request failed: say so in the API's own form."""
+        if isinstance(error, StorageFault):
+            if not isinstance(error, DamagedLog):
+                self.listener.services.replicas.disk_failed(error)
+            error = BrokerError(str(error), ErrorCode.KAFKA_STORAGE_ERROR)
         if not isinstance(error, BrokerError):
             self._failed(api, error)
             error = BrokerError("an unexpected error; see the broker's log")
@@ -367,6 +374,9 @@ class Connection:
     def _encoded(self, answer: Answer, reply: Message) -> list[Chunk]:
         try:
             chunks = encode_reply(answer, reply)
+        except StorageFault as fault:
+            self.listener.services.replicas.disk_failed(fault)
+            raise HangUp(f"the answer to {answer.api.name} cannot be read: {fault}") from fault
         except Exception as error:
             self._failed(answer.api, error)
             raise HangUp(f"the answer to {answer.api.name} cannot be written") from error
@@ -405,6 +415,11 @@ class Connection:
             self._blocked = True
             self._loop.add_writer(self._fd, self._on_writable)
         except OSError as error:
+            if error.errno in _DISK_ERRORS and isinstance(self._out[0], FileSlice):
+                path = self._out[0].file.path
+                self.listener.services.replicas.disk_failed(
+                    StorageFault(f"{path}: cannot be read: {error.strerror}")
+                )
             self.close(f"write failed: {error.strerror}", expected=True)
 
     def _send_slice(self, head: FileSlice) -> None:

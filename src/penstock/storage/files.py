@@ -8,6 +8,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
+from io import FileIO
 from typing import Final, NoReturn
 
 from penstock.model.errors import BrokerError, DiskFull, ErrorCode, StorageFault
@@ -333,7 +334,7 @@ def write_atomically(path: str, data: bytes, *, disk: Disk | None = None) -> Non
         with open(temporary, "wb", buffering=0) as file:
             if disk is not None:
                 disk.opened(file.fileno(), temporary)
-            file.write(data)
+            _write_all(file, data)
             if disk is not None:
                 disk.fdatasync(file.fileno())
         os.replace(temporary, path)
@@ -343,6 +344,13 @@ def write_atomically(path: str, data: bytes, *, disk: Disk | None = None) -> Non
         with suppress(OSError):
             os.unlink(temporary)
         refuse(error, f"{path}: cannot be written")
+
+
+def _write_all(file: FileIO, data: bytes) -> None:
+    """A write may take only a part, most often of a disk that is almost full; the next one says so."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def refuse(error: OSError, what: str) -> NoReturn:
