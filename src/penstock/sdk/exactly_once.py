@@ -1,0 +1,106 @@
+"""Transactions: what is sent, and the offsets of what was read, are seen together or not at all."""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from penstock.sdk.errors import (
+    ConfigurationError,
+    Fenced,
+    PenstockError,
+    TransactionAborted,
+    from_kafka,
+)
+
+if TYPE_CHECKING:
+    from penstock.sdk.consumer import Consumer
+    from penstock.sdk.producer import Producer
+
+_TIMEOUT_S: Final = 60.0
+
+
+class Transaction:
+    """Begins when entered; commits when left, or aborts when an exception leaves it.
+
+    With a consumer, the offsets of what it handed out are committed with it; after an abort it goes back to them.
+    Raises TransactionAborted (retriable: run it again) or Fenced (another instance took over).
+    """
+
+    def __init__(self, producer: "Producer", consumer: "Consumer | None" = None) -> None:
+        if producer.transactional_id is None:
+            raise ConfigurationError(
+                "this producer has no transactional_id",
+                remedy="give Producer(transactional_id='…')",
+            )
+        self._producer = producer
+        self._consumer: Consumer | None = None
+        self._has_offsets = False
+        if consumer is not None:
+            self._use(consumer)
+
+    def __enter__(self) -> Self:
+        self._producer.ensure_transactions(_TIMEOUT_S)
+        self._call(self._producer.client.begin_transaction)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._abort_after(error)
+            return
+        try:
+            if self._consumer is not None and not self._has_offsets:
+                self.send_offsets(self._consumer)
+            self._call(lambda: self._producer.client.commit_transaction(_TIMEOUT_S))
+            if self._consumer is not None:
+                self._consumer.committed_elsewhere()
+        except PenstockError as failure:
+            self._abort_after(failure)
+            raise
+
+    def send_offsets(self, consumer: "Consumer") -> None:
+        """What `consumer` handed out so far counts as done when the transaction commits."""
+        self._use(consumer)
+        positions = consumer.handed_out()
+        self._has_offsets = True
+        if positions:
+            metadata = consumer.client.consumer_group_metadata()
+            self._call(
+                lambda: self._producer.client.send_offsets_to_transaction(
+                    positions, metadata, _TIMEOUT_S
+                )
+            )
+
+    def _use(self, consumer: "Consumer") -> None:
+        if consumer.auto_commits:
+            raise ConfigurationError(
+                "this consumer commits by itself, beside the transaction",
+                remedy="give Consumer(enable_auto_commit=False)",
+            )
+        self._consumer = consumer
+
+    def _abort_after(self, error: BaseException) -> None:
+        if isinstance(error, Fenced):
+            return  # nothing is left to abort: the newer instance has done it
+        self._producer.exclusively(
+            lambda: self._producer.client.abort_transaction(_TIMEOUT_S), "abort"
+        )
+        if self._consumer is not None:
+            self._consumer.rewind()
+
+    def _call(self, call: Callable[[], object]) -> None:
+        self._producer.exclusively(call, "transaction")
+
+
+def transaction_error(error: Any, place: str) -> PenstockError:
+    """What a failed call means for the transaction it is in."""
+    ours = from_kafka(error, place)
+    if isinstance(ours, Fenced) or error.fatal():
+        return ours if isinstance(ours, Fenced) else Fenced(ours.fact, code=ours.code)
+    if error.txn_requires_abort():
+        return TransactionAborted(ours.fact, code=ours.code)
+    return ours

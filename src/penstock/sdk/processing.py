@@ -1,0 +1,346 @@
+"""`consumer.run`: many workers, in order where it matters; commits never pass a message that is not finished.
+
+One thread owns the consumer and the books; workers get jobs from it and report back. A message is finished when its
+handler returned, or when the broker has it in a retry or dead-letter topic.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.sdk import dead_letters
+from penstock.sdk.errors import ConfigurationError, ProcessingFailed
+from penstock.sdk.librdkafka import LOGGER
+from penstock.sdk.message import Message, Place
+from penstock.sdk.outlet import Outlet
+from penstock.sdk.retrying import Again, Aside, Backoff, Later, Policy, RetryTopics, Stop
+from penstock.sdk.tracing import continued, installed_tracer
+from penstock.sdk.workers import Books, Job, Lanes, Order, Pool, ThreadPool
+
+if TYPE_CHECKING:
+    from penstock.sdk.consumer import Consumer
+
+Handler = Callable[[Message], object]
+
+_POLL_S: Final = 0.05
+_KEEP_ALIVE_S: Final = (
+    1.0  # with no room for longer than this, partitions are paused and the group kept
+)
+_AT_ONCE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    workers: int
+    order: Order
+    retries: int
+    backoff: Backoff
+    dead_letter: str | None
+    retry_topics: RetryTopics | None
+    max_in_flight: int
+    drain_timeout_s: float
+
+    def check(self) -> None:
+        if self.workers < 1 or self.retries < 0 or self.max_in_flight < 1:
+            raise ConfigurationError(
+                f"workers={self.workers}, retries={self.retries}, max_in_flight={self.max_in_flight}",
+                remedy="workers and max_in_flight are at least 1, retries at least 0",
+            )
+        if self.order not in ("key", "partition", "none"):
+            raise ConfigurationError(
+                f"order={self.order!r}", remedy="give 'key', 'partition' or 'none'"
+            )
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(self.retries, self.backoff, self.retry_topics, self.dead_letter is not None)
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a run did."""
+
+    handled: int = 0
+    retried: int = 0
+    put_off: int = 0
+    dead_letters: int = 0
+
+
+class Engine:
+    """Fetches, hands to the pool, keeps the books, commits. Its methods run on the consumer's thread."""
+
+    def __init__(self, consumer: "Consumer", options: Options) -> None:
+        self.summary = Summary()
+        self.stopping = threading.Event()
+        self._consumer = consumer
+        self._options = options
+        self._lanes = Lanes(options.order, options.workers)
+        self._books: dict[Place, Books] = {}
+        self._reports: SimpleQueue[Job] = SimpleQueue()
+        self._in_flight = 0
+        self._later: dict[Place, list[tuple[int, Job]]] = {}  # by the time they are due
+        self._error: BaseException | None = None
+        self._is_paused = False
+        self._polled_s = self._committed_s = time.monotonic()
+
+    def report(self, job: Job) -> None:
+        """By a worker, from any thread: done with it, one way or another."""
+        self._reports.put(job)
+
+    def run(self, pool: Pool) -> None:
+        """Until the consumer is stopped, or a message can neither be handled nor put aside."""
+        consumer = self._consumer
+        commits, consumer.auto_commits = consumer.auto_commits, False
+        before, consumer.before_loss = consumer.before_loss, self._on_loss
+        self._pool = pool
+        try:
+            while not consumer.is_stopped and self._error is None:
+                self._step()
+        finally:
+            self.stopping.set()
+            self._drain()
+            pool.close()
+            consumer.reset_books()
+            consumer.auto_commits = commits
+            consumer.before_loss = before
+        if self._error is not None:
+            raise self._error
+
+    def _step(self) -> None:
+        if self._in_flight >= self._options.max_in_flight:
+            self._await_room()
+        else:
+            self._resume()
+            room = min(_AT_ONCE, self._options.max_in_flight - self._in_flight)
+            self._polled_s = time.monotonic()
+            self._dispatch(self._consumer.poll_many(room, _POLL_S))
+        self._dispatch_due()
+        self._take_reports()
+        now_s = time.monotonic()
+        if now_s - self._committed_s >= self._consumer.commit_interval_s:
+            self._committed_s = now_s
+            self._commit(list(self._books), wait=False)
+
+    def _await_room(self) -> None:
+        self._take_report(timeout_s=_POLL_S)
+        if time.monotonic() - self._polled_s > _KEEP_ALIVE_S:
+            if not self._is_paused:
+                self._is_paused = True
+                self._consumer.pause()
+            self._polled_s = time.monotonic()
+            self._dispatch(self._consumer.poll_many(1, 0.0))
+
+    def _resume(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            waiting = set(self._later)
+            self._consumer.resume(
+                [place for place in self._consumer.assignment() if place not in waiting]
+            )
+
+    def _dispatch(self, messages: Sequence[Message]) -> None:
+        jobs: list[tuple[int, Job]] = []
+        for message in messages:
+            job = self._enter(message)
+            due_ms = self._due_ms(message)
+            if due_ms is not None and due_ms > now_ms():
+                if message.place not in self._later:
+                    self._consumer.pause([message.place])
+                self._later.setdefault(message.place, []).append((due_ms, job))
+            else:
+                jobs.append((self._lanes.lane(message), job))
+        self._pool.submit(jobs)
+
+    def _enter(self, message: Message) -> Job:
+        books = self._books.setdefault(message.place, Books())
+        books.start(message.first_offset, message.offset)
+        books.outstanding += 1
+        self._in_flight += 1
+        return Job(message, books)
+
+    def _due_ms(self, message: Message) -> int | None:
+        if self._options.retry_topics is None:
+            return None
+        return dead_letters.retry_at_ms(message.headers)
+
+    def _dispatch_due(self) -> None:
+        """Messages of retry topics whose time has come; when none waits any more, their partition goes on."""
+        for place, waiting in list(self._later.items()):
+            due = [job for due_ms, job in waiting if due_ms <= now_ms()]
+            self._later[place] = waiting[len(due) :]
+            self._pool.submit([(self._lanes.lane(job.message), job) for job in due])
+            if not self._later[place]:
+                del self._later[place]
+                if not self._is_paused:
+                    self._consumer.resume([place])
+
+    def _take_reports(self) -> None:
+        while self._take_report(timeout_s=None):
+            pass
+
+    def _take_report(self, timeout_s: float | None) -> bool:
+        try:
+            job = (
+                self._reports.get_nowait()
+                if timeout_s is None
+                else self._reports.get(timeout=timeout_s)
+            )
+        except Empty:
+            return False
+        self._in_flight -= 1
+        job.tracker.outstanding -= 1
+        if job.is_finished:
+            job.tracker.finish(job.message.first_offset)
+            self.summary.handled += 1
+        elif job.error is not None and self._error is None:
+            self._error = job.error
+            self.stopping.set()
+        return True
+
+    def _commit(self, places: Sequence[Place], *, wait: bool) -> None:
+        offsets: dict[Place, int] = {}
+        for place in places:
+            books = self._books.get(place)
+            if books is not None and books.next_offset is not None:
+                pending = self._consumer.first_pending(place)
+                offsets[place] = min(
+                    books.next_offset, books.next_offset if pending is None else pending
+                )
+        self._consumer.commit_finished(offsets, wait=wait)
+
+    def _on_loss(self, places: list[Place], may_commit: bool) -> None:
+        """Before partitions go: nothing more is begun, what is begun is waited for, what is finished is committed."""
+        lost = [self._books[place] for place in places if place in self._books]
+        for books in lost:
+            books.is_lost = True
+        self._drop_later(places)
+        if may_commit:
+            self._await(lambda: all(books.outstanding == 0 for books in lost))
+            self._commit(places, wait=True)
+        for place in places:
+            self._books.pop(place, None)
+
+    def _drain(self) -> None:
+        """At the end: what is begun is finished, what waits in queues is left for the next run."""
+        for books in self._books.values():
+            books.is_lost = True
+        self._drop_later(list(self._later))
+        self._await(lambda: self._in_flight == 0)
+        self._commit(list(self._books), wait=True)
+        self._books.clear()
+
+    def _drop_later(self, places: Sequence[Place]) -> None:
+        for place in places:
+            for _, job in self._later.pop(place, []):
+                self._in_flight -= 1
+                job.tracker.outstanding -= 1
+
+    def _await(self, is_done: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + self._options.drain_timeout_s
+        self._take_reports()
+        while not is_done() and time.monotonic() < deadline_s:
+            self._take_report(timeout_s=_POLL_S)
+        if not is_done():
+            LOGGER.warning(
+                "handlers still run after %s s: their messages will be handed out again",
+                self._options.drain_timeout_s,
+            )
+
+
+class Attempts:
+    """One message through its handler: again, later, aside. Blocking; the asyncio twin is in aio.py."""
+
+    def __init__(self, handler: Handler, engine: Engine, options: Options, outlet: Outlet) -> None:
+        self._handler = handler
+        self._engine = engine
+        self._policy = options.policy
+        self._outlet = outlet
+        self._tracer = installed_tracer()
+
+    def __call__(self, job: Job) -> None:
+        """Sets `is_finished`, or `error`, or neither when the run ends while the message waits for another attempt."""
+        attempt = 0
+        while not job.tracker.is_lost or attempt == 0:
+            attempt += 1
+            try:
+                with continued(self._tracer, dict(job.message.headers) if self._tracer else {}):
+                    self._handler(job.message)
+                job.is_finished = True
+                return
+            except Exception as error:  # noqa: BLE001  # the application's: any of them is a failed attempt
+                if not self._try_again(job, error, attempt):
+                    return
+            except BaseException as error:  # noqa: BLE001  # SystemExit and its kin end the run
+                job.error = error
+                return
+
+    def _try_again(self, job: Job, error: Exception, attempt: int) -> bool:
+        step = dead_letters.retry_step(job.message.headers)
+        decision = self._policy.decide(error, attempt, step)
+        if isinstance(decision, Again):
+            self._engine.summary.retried += 1
+            return not self._engine.stopping.wait(decision.delay_s)
+        try:
+            settle(decision, job, error, attempt, self._outlet, self._engine.summary)
+        except Exception as failure:  # noqa: BLE001  # it could not be put aside: the run must end
+            job.error = failure
+        return False
+
+
+def settle(
+    decision: Later | Aside | Stop,
+    job: Job,
+    error: Exception,
+    attempt: int,
+    outlet: Outlet,
+    summary: Summary,
+) -> None:
+    """Puts a message off or aside, and waits until the broker has it; or says that the run must end."""
+    message = job.message
+    match decision:
+        case Later(step, delay_s):
+            outlet.put_off(message, error, attempt, step=step, delay_s=delay_s)
+            summary.put_off += 1
+        case Aside():
+            outlet.put_aside(message, error, attempt)
+            summary.dead_letters += 1
+        case Stop():
+            failed = ProcessingFailed(
+                f"{message.topic}-{message.partition}@{message.offset} failed {attempt} times: "
+                f"{type(error).__name__}: {error}"
+            )
+            failed.__cause__ = error
+            job.error = failed
+            return
+    job.is_finished = True
+
+
+def run_on_threads(consumer: "Consumer", handler: Handler, options: Options) -> Summary:
+    options.check()
+    engine = Engine(consumer, options)
+    with Outlet(consumer, options.dead_letter, options.retry_topics) as outlet:
+        attempts = Attempts(handler, engine, options, outlet)
+        pool = ThreadPool(
+            options.workers,
+            shares_queue=options.order == "none",
+            handle=attempts,
+            report=engine.report,
+        )
+        engine.run(pool)
+    return engine.summary
+
+
+def now_ms() -> int:
+    """Wall time: it is compared with what producers wrote."""
+    return time.time_ns() // 1_000_000
+
+
+def is_async(handler: Any) -> bool:
+    import inspect
+
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)  # noqa: B004  # an object whose call is a coroutine
+    )

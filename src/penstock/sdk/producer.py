@@ -1,0 +1,434 @@
+"""Producer: messages in, futures out. The hot path is one function; everything optional leaves it alone."""
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+
+from penstock.sdk import large, partitioners
+from penstock.sdk.delivery import Delivery, Pump, joined
+from penstock.sdk.errors import (
+    BufferExhausted,
+    Closed,
+    ConfigurationError,
+    MessageTooLarge,
+    PenstockError,
+    SerializationError,
+    TimedOut,
+    from_kafka,
+)
+from penstock.sdk.librdkafka import STATISTICS_INTERVAL_MS, client_id, connect, errors_of
+from penstock.sdk.metrics import ProducerMetrics, Statistics
+from penstock.sdk.partitioners import Partitioner
+from penstock.sdk.rate_limit import TokenBucket
+from penstock.sdk.serializers import Serializer, serialize, serializer
+from penstock.sdk.settings import Role, translate
+from penstock.sdk.tracing import Header, Tracer, installed_tracer
+
+if TYPE_CHECKING:
+    from penstock.sdk.exactly_once import Transaction
+
+Headers = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
+
+BUFFER_MEMORY: Final = 32 * 2**20
+MAX_BLOCK_MS: Final = 60_000
+_SERVE_EVERY: Final = 64  # sends between two looks at librdkafka's reports: benchmarks/sdk.py
+_ANY_PARTITION: Final = -1
+_FULL_WAIT_S: Final = 0.05
+_EXIT_FLUSH_S: Final = 30.0
+_PART_OVERHEAD_BYTES: Final = (
+    1024  # of a record around its value: our header, lengths, the batch's header
+)
+_PARTITIONS_AGE_S: Final = 60.0
+_DEFAULT_MAX_REQUEST: Final = 1_000_000
+_TRANSACTION_ATTEMPTS: Final = 5
+_ARGUMENTS: Final = frozenset(
+    [
+        "key_serializer",
+        "value_serializer",
+        "partitioner",
+        "max_block_ms",
+        "on_full",
+        "split_large",
+        "rate_limit",
+        "librdkafka",
+    ]
+)
+
+
+class Producer:
+    """Sends messages to topics. Thread-safe. Idempotent with acks='all' unless told otherwise.
+
+    >>> with Producer(bootstrap, value_serializer="json") as producer:
+    ...     delivered = producer.send("orders", {"id": 17}, key="customer-3").result(timeout=30)
+    >>> delivered.topic, delivered.offset
+    ('orders', 0)
+
+    `settings` are Kafka's, with Python's underscores: `acks`, `batch_size`, `linger_ms`, `buffer_memory`,
+    `compression_type`, `retries`, `delivery_timeout_ms`, `transactional_id`, … See `penstock.sdk.settings`.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        key_serializer: str | Serializer | None = None,
+        value_serializer: str | Serializer | None = None,
+        partitioner: partitioners.BuiltIn | Partitioner = "murmur2",
+        max_block_ms: int = MAX_BLOCK_MS,
+        on_full: Literal["block", "drop"] = "block",
+        split_large: bool = False,
+        rate_limit: float | None = None,
+        librdkafka: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> None:
+        if on_full not in ("block", "drop"):
+            raise ConfigurationError(f"on_full={on_full!r}", remedy="give 'block' or 'drop'")
+        self._max_block_s = max_block_ms / 1000
+        self._drops = on_full == "drop"
+        self._key_serializer = serializer(key_serializer)
+        self._value_serializer = serializer(value_serializer)
+        self._partitioner, built_in = _partitioner(partitioner)
+        self._statistics = Statistics()
+        self._tracer: Tracer | None = installed_tracer()
+        self._limit = None if rate_limit is None else TokenBucket(rate_limit)
+        self.client_id: Final = client_id(settings)
+        self.transactional_id: Final[str | None] = settings.get("transactional_id")
+        properties = _properties(bootstrap, self.client_id, built_in, settings, librdkafka or {})
+        properties["stats_cb"] = self._statistics
+        properties["error_cb"] = self._on_error
+        self.max_request_size: Final = int(
+            properties.get("message.max.bytes", _DEFAULT_MAX_REQUEST)
+        )
+        self._split_at = self.max_request_size - _PART_OVERHEAD_BYTES if split_large else None
+        self._trouble = ""
+        self._partition_counts: dict[str, tuple[float, int]] = {}
+        self._transactions_ready = False
+        self._start(properties)
+
+    def _start(self, properties: dict[str, Any]) -> None:
+        from confluent_kafka import KafkaException
+        from confluent_kafka import Producer as Client
+
+        self._kafka_exception: type[Exception] = KafkaException
+        self._client = connect(Client, properties)
+        self.connection = _connection(properties)
+        self._produce = self._client.produce
+        self._pump = Pump(self._client)
+        self._is_plain = not (
+            self._key_serializer
+            or self._value_serializer
+            or self._partitioner
+            or self._limit
+            or self._split_at
+            or self._tracer
+        )
+        self.metrics = ProducerMetrics(
+            self.client_id,
+            self._statistics,
+            self._pump,
+            self._client.__len__,
+            int(properties["queue.buffering.max.kbytes"]) * 1024,
+        )
+        self._finalizer = weakref.finalize(self, _finish, self._client, self._pump)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Headers | None = None,
+        timestamp: int = 0,
+        partition: int | None = None,
+    ) -> Delivery:
+        """Hands a message over, and returns its future at once; blocks only while the buffer is full.
+
+        A value of None is a tombstone. `timestamp` is in milliseconds since 1970; 0 means now.
+        """
+        pump = self._pump
+        if not self._is_plain:
+            return self._send_with_options(topic, value, key, headers, timestamp, partition)
+        delivery = Delivery(pump)
+        try:
+            self._produce(
+                topic,
+                value,
+                key,
+                _ANY_PARTITION if partition is None else partition,
+                delivery,
+                timestamp=timestamp,
+                headers=headers,
+            )
+        except (BufferError, TypeError, self._kafka_exception) as error:
+            message = (topic, value, key, headers, timestamp, partition)
+            return self._send_despite(error, message, delivery)
+        pump.sends = sends = pump.sends + 1
+        if not sends % _SERVE_EVERY:
+            pump.serve()
+        return delivery
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Waits until every message so far is acknowledged or given up; raises TimedOut if some are neither."""
+        deadline_s = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left_s = 1.0 if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+            waiting = self._pump.flush(min(1.0, left_s))
+            if not waiting:
+                return
+            if deadline_s is not None and time.monotonic() >= deadline_s:
+                raise TimedOut(
+                    f"{waiting} messages are not acknowledged after {timeout} s{self._trouble}"
+                )
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flushes, and lets go of the connections. What is not acknowledged after `timeout` seconds is given up."""
+        if not self._finalizer.detach():
+            return
+        try:
+            self.flush(timeout)
+        finally:
+            self._produce = _refuse
+            _finish(self._client, self._pump, flush_s=0.0)
+
+    def transaction(self, consumer: Any = None) -> "Transaction":
+        """`with producer.transaction(): …`: all of it is seen, or nothing. See `penstock.sdk.exactly_once`."""
+        from penstock.sdk.exactly_once import Transaction
+
+        return Transaction(self, consumer)
+
+    def ensure_transactions(self, timeout_s: float) -> None:
+        """Once: tells the coordinator that older instances with this transactional_id are over."""
+        if not self._transactions_ready:
+            self.exclusively(lambda: self._client.init_transactions(timeout_s), "init_transactions")
+            self._transactions_ready = True
+
+    def exclusively(self, call: Callable[[], object], what: str) -> None:
+        """A call of librdkafka about transactions, with its errors as ours; retriable ones are tried again."""
+        from penstock.sdk.exactly_once import transaction_error
+
+        place = f"transactional_id {self.transactional_id!r}: {what}"
+        for attempt in range(_TRANSACTION_ATTEMPTS):
+            try:
+                self._pump.exclusively(call)
+                return
+            except self._kafka_exception as error:
+                said = error.args[0]
+                if not said.retriable() or attempt == _TRANSACTION_ATTEMPTS - 1:
+                    raise transaction_error(said, place) from None
+
+    @property
+    def client(self) -> Any:
+        """confluent-kafka's own Producer, for what is not wrapped here."""
+        return self._client
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has, as known for at most a minute."""
+        now_s = time.monotonic()
+        known = self._partition_counts.get(topic)
+        if known is None or now_s - known[0] > _PARTITIONS_AGE_S:
+            known = (now_s, self._ask_partition_count(topic))
+            self._partition_counts[topic] = known
+        return known[1]
+
+    def _ask_partition_count(self, topic: str) -> int:
+        with errors_of(f"topic {topic!r}"):
+            found = self._client.list_topics(topic, max(1.0, self._max_block_s)).topics[topic]
+        if found.error is not None:
+            raise from_kafka(found.error, f"topic {topic!r}")
+        return len(found.partitions)
+
+    def _send_with_options(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Headers | None,
+        timestamp: int,
+        partition: int | None,
+    ) -> Delivery:
+        if self._key_serializer is not None:
+            key = serialize(self._key_serializer, key, "key")
+        if self._value_serializer is not None:
+            value = serialize(self._value_serializer, value, "value")
+        if self._limit is not None:
+            _pause(self._limit)
+        if self._tracer is not None:
+            headers = _with_trace(headers, self._tracer.headers())
+        if partition is None and self._partitioner is not None:
+            partition = self._choose(self._partitioner, topic, key)
+        message = (topic, value, key, headers, timestamp, partition)
+        if self._split_at is not None and value is not None and len(value) > self._split_at:
+            return self._send_parts(message)
+        return self._enqueue(message)
+
+    def _choose(self, partitioner: Partitioner, topic: str, key: Any) -> int:
+        count = self.partition_count(topic)
+        chosen = partitioner(key.encode() if isinstance(key, str) else key, count)
+        if not 0 <= chosen < count:
+            raise ConfigurationError(
+                f"the partitioner chose partition {chosen} of topic {topic!r}, which has 0 to {count - 1}"
+            )
+        return chosen
+
+    def _send_parts(self, message: "_Message") -> Delivery:
+        topic, value, key, headers, timestamp, partition = message
+        assert self._split_at is not None
+        if partition is None and key is None:  # all parts into one partition
+            partition = int.from_bytes(os.urandom(4)) % self.partition_count(topic)
+        data = value.encode() if isinstance(value, str) else bytes(value)
+        pieces = large.split(data, self._split_at, os.urandom(16))
+        before = _header_list(headers)
+        parts = [
+            self._enqueue(
+                (
+                    topic,
+                    piece,
+                    key,
+                    [*before, (large.PART_HEADER, part.encode())],
+                    timestamp,
+                    partition,
+                )
+            )
+            for part, piece in pieces
+        ]
+        return joined(self._pump, parts)
+
+    def _enqueue(self, message: "_Message") -> Delivery:
+        delivery = Delivery(self._pump)
+        try:
+            self._hand_over(message, delivery)
+        except (BufferError, TypeError, self._kafka_exception) as error:
+            return self._send_despite(error, message, delivery)
+        self._pump.sends = sends = self._pump.sends + 1
+        if not sends % _SERVE_EVERY:
+            self._pump.serve()
+        return delivery
+
+    def _hand_over(self, message: "_Message", delivery: Delivery) -> None:
+        topic, value, key, headers, timestamp, partition = message
+        place = _ANY_PARTITION if partition is None else partition
+        self._produce(topic, value, key, place, delivery, timestamp=timestamp, headers=headers)
+
+    def _send_despite(self, error: Exception, message: "_Message", delivery: Delivery) -> Delivery:
+        """The buffer is full: waits for room, or drops. Anything else is the caller's error."""
+        if not isinstance(error, BufferError):
+            raise self._refusal(error, message) from None
+        if self._drops:
+            self._pump.dropped += 1
+            return delivery.fail(
+                BufferExhausted(f"topic {message[0]!r}: dropped, the buffer is full")
+            )
+        deadline_s = time.monotonic() + self._max_block_s
+        while time.monotonic() < deadline_s:
+            self._pump.flush(min(_FULL_WAIT_S, self._max_block_s))
+            try:
+                self._hand_over(message, delivery)
+            except BufferError:
+                continue
+            return delivery
+        raise BufferExhausted(
+            f"topic {message[0]!r}: the buffer was full for {self._max_block_s:g} s{self._trouble}"
+        )
+
+    def _refusal(self, error: Exception, message: "_Message") -> PenstockError:
+        topic, value, key, headers, _, _ = message
+        if isinstance(error, TypeError):
+            return SerializationError(
+                f"topic {topic!r}: {error} (value is {type(value).__name__}, key {type(key).__name__}, "
+                f"headers {type(headers).__name__})",
+                remedy="give bytes or str, or a value_serializer such as 'json'",
+            )
+        ours = from_kafka(error.args[0], f"topic {topic!r}")
+        if isinstance(ours, MessageTooLarge):
+            return MessageTooLarge(
+                f"topic {topic!r}: a message of {len(value or b'') + len(key or b'')} bytes; "
+                f"max_request_size is {self.max_request_size}",
+                code=ours.code,
+            )
+        return ours
+
+    def _on_error(self, error: Any) -> None:
+        self._trouble = f" ({error.str()})"
+
+
+_Message = tuple[str, Any, Any, Headers | None, int, int | None]
+
+
+def _partitioner(choice: Any) -> tuple[Partitioner | None, str]:
+    if callable(choice):
+        return choice, "murmur2_random"
+    if choice == "round_robin":
+        return partitioners.round_robin(), "murmur2_random"
+    if choice not in partitioners.LIBRDKAFKA:
+        names = ", ".join((*partitioners.LIBRDKAFKA, "round_robin"))
+        raise ConfigurationError(
+            f"no partitioner is called {choice!r}", remedy=f"give one of {names}, or a function"
+        )
+    return None, partitioners.LIBRDKAFKA[choice]
+
+
+def _properties(
+    bootstrap: str,
+    name: str,
+    partitioner: str,
+    settings: Mapping[str, Any],
+    raw: Mapping[str, Any],
+) -> dict[str, Any]:
+    given = translate(Role.PRODUCER, {**settings, "client_id": name}, arguments=_ARGUMENTS)
+    is_weak = str(given.get("acks", "all")) not in ("all", "-1")
+    defaults: dict[str, Any] = {
+        "bootstrap.servers": bootstrap,
+        "partitioner": partitioner,
+        "queue.buffering.max.kbytes": BUFFER_MEMORY // 1024,
+        "statistics.interval.ms": STATISTICS_INTERVAL_MS,
+    }
+    if not is_weak:
+        defaults["enable.idempotence"] = True
+    return {**defaults, **given, **raw}
+
+
+def _connection(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """How the broker is reached, for an admin client beside this one."""
+    prefixes = ("security.", "sasl.", "ssl.", "socket.", "broker.", "bootstrap.")
+    return {name: value for name, value in properties.items() if name.startswith(prefixes)}
+
+
+def _pause(limit: TokenBucket) -> None:
+    wait_s = limit.take(time.monotonic())
+    if wait_s > 0:
+        time.sleep(wait_s)
+
+
+def _header_list(headers: Headers | None) -> list[tuple[str, Any]]:
+    if headers is None:
+        return []
+    return list(headers.items()) if isinstance(headers, Mapping) else list(headers)
+
+
+def _with_trace(headers: Headers | None, trace: list[Header]) -> Headers | None:
+    return [*_header_list(headers), *trace] if trace else headers
+
+
+def _refuse(*_: Any, **__: Any) -> None:
+    raise Closed("this producer is closed")
+
+
+def _finish(client: Any, pump: Pump, flush_s: float = _EXIT_FLUSH_S) -> None:
+    """Also when the interpreter ends and nobody closed: what was sent still leaves."""
+    pump.flush(flush_s)
+    pump.close()
+    client.purge()
+    client.poll(0)
