@@ -88,18 +88,21 @@ def _confluent_consume(bootstrap: str, topic: str, count: int) -> list[Received]
         while len(received) < count and time.monotonic() < deadline:
             for message in consumer.consume(count - len(received), timeout=0.5):
                 assert message.error() is None, message.error()
-                received.append(
-                    Received(
-                        message.offset(),
-                        message.timestamp()[1],
-                        message.key(),
-                        message.value(),
-                        tuple(message.headers() or ()),
-                    )
-                )
+                received.append(_received(message))
     finally:
         consumer.close()
     return received
+
+
+def _received(message: Any) -> Received:
+    """What librdkafka's message has; its types allow for one that carries an error instead."""
+    return Received(
+        message.offset(),
+        message.timestamp()[1],
+        message.key(),
+        message.value(),
+        tuple(message.headers() or ()),
+    )
 
 
 # kafka-python ------------------------------------------------------------------------------------
