@@ -38,7 +38,7 @@ cluster: $(INSTALLED) kcat      ## real processes: brokers and Kafka clients
 demo: $(INSTALLED)              ## a broker, a million messages there and back, the proof and the rates
 	@$(BIN)/python examples/demo.py
 
-bench: $(INSTALLED)             ## make bench B=append
+bench: $(INSTALLED)             ## make bench B=throughput
 	$(BIN)/python -m benchmarks.$(B)
 
 run: $(INSTALLED)               ## one broker on 127.0.0.1:9092, data in ./penstock-data
