@@ -170,7 +170,7 @@ _ROWS: tuple[Api[Any, Any], ...] = (
     _api(ApiKey.JOIN_GROUP, (0, 9), JoinGroupRequest, JoinGroupResponse, join_group.handle, refuse=join_group.refuse),
     _api(ApiKey.HEARTBEAT, (0, 4), HeartbeatRequest, HeartbeatResponse, heartbeat.handle),
     _api(ApiKey.LEAVE_GROUP, (0, 5), LeaveGroupRequest, LeaveGroupResponse, leave_group.handle),
-    _api(ApiKey.SYNC_GROUP, (0, 5), SyncGroupRequest, SyncGroupResponse, sync_group.handle),
+    _api(ApiKey.SYNC_GROUP, (0, 5), SyncGroupRequest, SyncGroupResponse, sync_group.handle, refuse=sync_group.refuse),
     _api(ApiKey.DESCRIBE_GROUPS, (0, 6), DescribeGroupsRequest, DescribeGroupsResponse, describe_groups.handle, refuse=describe_groups.refuse),
     _api(ApiKey.LIST_GROUPS, (0, 5), ListGroupsRequest, ListGroupsResponse, list_groups.handle),
     _api(ApiKey.DELETE_GROUPS, (0, 2), DeleteGroupsRequest, DeleteGroupsResponse, delete_groups.handle, refuse=delete_groups.refuse),

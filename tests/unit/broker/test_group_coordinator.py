@@ -12,7 +12,7 @@ from penstock.broker.shards import java_hash, partition_for
 from penstock.groups.events import Heartbeat
 from penstock.groups.records import GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from penstock.kafka.apis import APIS
-from penstock.kafka.handlers import list_groups, offset_commit
+from penstock.kafka.handlers import list_groups, offset_commit, sync_group
 from penstock.model.errors import BrokerError, DiskFull, ErrorCode
 from penstock.records.builder import build_batch
 from penstock.records.record import Record
@@ -32,6 +32,7 @@ from tests.support.groups import (
     join_request,
     offsets_partition,
     stable_group,
+    sync_request,
     written,
 )
 
@@ -176,6 +177,8 @@ def test_until_its_log_is_read_a_group_is_loading_and_its_members_are_not_distur
         assert refusal.value.code is loading
         context = broker.context(ApiKey.LIST_GROUPS, 5)
         assert list_groups.handle(ListGroupsRequest(), context).error_code == loading
+        told = sync_group.refuse(sync_request(member, 1, {}), BrokerError("", loading))
+        assert told.error_code == ErrorCode.REBALANCE_IN_PROGRESS
         until_loaded(broker)
         assert not broker.ask(heartbeat_request(member, 1)).error_code
 

@@ -25,3 +25,9 @@ def handle(
     return context.groups.step(
         request.group_id, lambda asked: Sync(asked, request), SyncGroupResponse
     )
+
+
+def refuse(_: SyncGroupRequest, error: BrokerError) -> SyncGroupResponse:
+    """While a group is read back, its rebalance is forgotten: as in Kafka, the member begins it anew."""
+    loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    return SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS if loading else error.code)
