@@ -29,7 +29,7 @@ SECTIONS: Final = (
     Section("Throughput, data in memory", "throughput", _IN_MEMORY + _BEST),
     Section("Throughput, data on disk", "throughput", _BEST),
     Section("CPU time of a produce request", "requests", _IN_MEMORY + _BEST),
-    Section("Latency", "latency"),
+    Section("Latency", "latency", ("--least-late-of", "3", "--seconds", "5")),
     Section("A real client", "librdkafka"),
     Section("Sustained writing", "sustained", ("--seconds", "180")),
     Section("Start-up, memory, connections", "footprint", ("--partitions", "10000", "100000")),
