@@ -93,6 +93,10 @@ class Cleaning:
         metrics.bytes_read.value += outcome.read_bytes
         metrics.bytes_written.value += outcome.written_bytes
         metrics.unreadable_batches.value += outcome.unreadable_batches
+        if outcome.unreadable_batches:
+            _log.error(
+                "batches-unreadable log=%s batches=%d", found.log, outcome.unreadable_batches
+            )
         _log.info(
             "compacted log=%s read-bytes=%d written-bytes=%d clean-upto=%d",
             found.log,
