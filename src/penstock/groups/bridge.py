@@ -109,7 +109,7 @@ def _join(
         member.profile = said
         group.put(member)
         written.append(entries.profile(group, member))
-    written += refresh(group, changed=changed, may_see=sees_all)
+    written += refresh(group, now_ms, changed=changed, may_see=sees_all)
     effects += advance(group, member, _owned(group, subscription), written, now_ms)
     effects.append(CancelTimer(("revoke", member.id)))
     response = JoinGroupResponse(

@@ -14,6 +14,8 @@ from penstock.groups.state import Ground, Protocols
 from penstock.groups.topics import TopicShape
 
 LEAVING: Final = -1  # the epoch with which a member leaves
+RESTLESS_MS: Final = 30_000  # for so long after a change members are asked to be heard often
+RESTLESS_INTERVAL_MS: Final = 1000
 LEAVING_FOR_A_WHILE: Final = -2  # and a static member that means to come back
 
 
@@ -94,6 +96,7 @@ class ConsumerGroup:
         "members",
         "owners",
         "patterns",
+        "restless_until_ms",
         "shapes",
         "static",
         "target",
@@ -116,6 +119,7 @@ class ConsumerGroup:
         self.shapes: dict[str, TopicShape] = {}  # of the topics that members subscribe to
         self.matches: dict[str, frozenset[str]] = {}  # topics, by pattern of some member
         self.patterns: dict[str, Pattern] = {}  # those that have been compiled
+        self.restless_until_ms = 0  # it changed a moment ago, and may well change again
         self.topics_version = -1  # of the cluster's topics that `shapes` was made from
 
     @property
@@ -139,6 +143,17 @@ class ConsumerGroup:
         for member in self.members.values():
             topics |= self.topics_of(member.profile)
         return frozenset(topics)
+
+    def bump(self, now_ms: int) -> None:
+        """A new epoch: what members should work on is to be decided anew."""
+        self.epoch += 1
+        self.restless_until_ms = now_ms + RESTLESS_MS
+
+    def heartbeat_interval_ms(self, member: ConsumerMember, now_ms: int) -> int:
+        """Shorter while something moves: a member hears of its part in it only by its own heartbeat."""
+        usual_ms = self.ground.rules.consumer_heartbeat_interval_ms
+        calm = now_ms >= self.restless_until_ms and member.is_at(self.epoch)
+        return usual_ms if calm else min(usual_ms, RESTLESS_INTERVAL_MS)
 
     def topics_of(self, profile: Profile) -> frozenset[str]:
         """The names a member subscribes to, by name and by pattern."""

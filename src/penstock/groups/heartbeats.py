@@ -117,7 +117,7 @@ def _beat(group: ConsumerGroup, event: ConsumerHeartbeat, now_ms: int) -> list[E
         member.profile = said
         group.put(member)
         written.append(entries.profile(group, member))
-    written += refresh(group, changed=changed, may_see=event.may_see)
+    written += refresh(group, now_ms, changed=changed, may_see=event.may_see)
     before = member.assigned
     effects += advance(group, member, _owned(request), written, now_ms)
     effects.append(consumer_session_timer(group, member, now_ms))
@@ -126,7 +126,7 @@ def _beat(group: ConsumerGroup, event: ConsumerHeartbeat, now_ms: int) -> list[E
     response = ConsumerGroupHeartbeatResponse(
         member_id=member.id,
         member_epoch=member.epoch,
-        heartbeat_interval_ms=group.ground.rules.consumer_heartbeat_interval_ms,
+        heartbeat_interval_ms=group.heartbeat_interval_ms(member, now_ms),
     )
     if _is_full(request) or member.assigned != before:
         response.assignment = _assignment_message(member.assigned)
@@ -339,7 +339,7 @@ def remove(
         group.remove(member)
         effects += cancel_timers(member.id)
         written += entries.no_member(group.id, member.id)
-    written += member_gone(group)
+    written += member_gone(group, now_ms)
     return group, [*effects, Write(written)]
 
 

@@ -13,7 +13,9 @@ from penstock.groups.patterns import Pattern
 from penstock.groups.records import Entry
 
 
-def refresh(group: ConsumerGroup, *, changed: bool, may_see: Callable[[str], bool]) -> list[Entry]:
+def refresh(
+    group: ConsumerGroup, now_ms: int, *, changed: bool, may_see: Callable[[str], bool]
+) -> list[Entry]:
     """Bring the group's epoch and target up to date. Costs nothing when nothing has changed."""
     is_seen = group.topics_version == group.ground.topics.version
     if is_seen and not changed and group.epoch == group.assignment_epoch:
@@ -21,14 +23,14 @@ def refresh(group: ConsumerGroup, *, changed: bool, may_see: Callable[[str], boo
     written = _match_patterns(group, may_see)
     changed = _look_at_topics(group, written) or changed
     if changed:
-        group.epoch += 1
+        group.bump(now_ms)
         written.append(entries.epoch(group))
     if group.epoch > group.assignment_epoch:
         written += retarget(group)
     return written
 
 
-def member_gone(group: ConsumerGroup) -> list[Entry]:
+def member_gone(group: ConsumerGroup, now_ms: int) -> list[Entry]:
     """After a member was removed: the others learn of their larger share when they are next heard of."""
     written: list[Entry] = []
     used = {m.profile.pattern for m in group.members.values()}
@@ -37,7 +39,7 @@ def member_gone(group: ConsumerGroup) -> list[Entry]:
         group.patterns.pop(text, None)
         written.append(entries.pattern(group, text))
     _look_at_topics(group, written)
-    group.epoch += 1
+    group.bump(now_ms)
     return [*written, entries.epoch(group)]
 
 

@@ -66,7 +66,7 @@ def test_the_first_member_gets_every_partition_at_once() -> None:
     response = stage.beat("ann", 0)
 
     assert told(stage, response) == {"t": [0, 1, 2]}
-    assert (response.member_epoch, response.heartbeat_interval_ms) == (1, 5000)
+    assert response.member_epoch == 1
     assert group_of(stage).state is GroupState.STABLE
 
 
@@ -80,6 +80,20 @@ def test_a_heartbeat_that_changes_nothing_writes_nothing_and_says_nothing_new() 
     assert response.assignment is None
     assert len(stage.log) == written
     assert len(stage.effects) == 2  # its session goes on, and the answer
+
+
+def test_while_something_moves_members_are_asked_to_be_heard_more_often() -> None:
+    stage = Stage(t=4)
+    ann = Consumer(stage, "ann")
+    assert ann.beat().heartbeat_interval_ms == 1000
+    stage.pass_time(30_000)
+    assert ann.beat().heartbeat_interval_ms == 5000
+    bob = Consumer(stage, "bob")
+    assert bob.beat().heartbeat_interval_ms == 1000
+    settle(ann, bob)
+    stage.pass_time(30_000)
+
+    assert [c.beat().heartbeat_interval_ms for c in (ann, bob)] == [5000, 5000]
 
 
 def test_a_partition_goes_to_a_newcomer_only_after_its_owner_let_go_of_it() -> None:
