@@ -17,6 +17,7 @@ COMMANDS: Final = {
     "produce": "send lines from stdin or files to a topic",
     "consume": "print a topic's messages",
     "group": "list, describe, reset and delete consumer groups",
+    "dlq": "list, show and send back dead letters",
     "cluster": "describe the cluster and its health",
     "log": "decode segment and index files",
 }

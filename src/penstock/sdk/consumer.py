@@ -118,7 +118,7 @@ class Consumer:
         from confluent_kafka import KafkaError
 
         self._eof: int = KafkaError._PARTITION_EOF
-        self.client = connect(Client, properties)
+        self._client = connect(Client, properties)
         self.subscribe(self.topics)
 
     def __enter__(self) -> Self:
@@ -178,10 +178,15 @@ class Consumer:
                 messages.append(message)
         return messages
 
+    @property
+    def client(self) -> Any:
+        """confluent-kafka's own Consumer, for what is not wrapped here."""
+        return self._client
+
     def subscribe(self, topics: Sequence[str]) -> None:
         """Reads these from now on, instead of what was given before."""
         with errors_of(f"topics {', '.join(topics)}"):
-            self.client.subscribe(list(topics), **self.assigned.callbacks())
+            self._client.subscribe(list(topics), **self.assigned.callbacks())
 
     def stop(self) -> None:
         """Ends the iteration, or `run`, after the message in hand. Any thread, or a signal handler, may call it."""
@@ -206,7 +211,7 @@ class Consumer:
 
     def assignment(self) -> list[Place]:
         """The partitions that this consumer reads now."""
-        return [(place.topic, place.partition) for place in self.client.assignment()]
+        return [(place.topic, place.partition) for place in self._client.assignment()]
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """The next message of that partition will be the one at `offset`."""
@@ -220,13 +225,13 @@ class Consumer:
     def pause(self, places: Sequence[Place] | None = None) -> None:
         """Hands out nothing of these partitions (all, if not given) until `resume`."""
         chosen = set(self.assignment() if places is None else places)
-        self.client.pause([_partition(place) for place in chosen])
+        self._client.pause([_partition(place) for place in chosen])
         self._shelf.hold(chosen)
 
     def resume(self, places: Sequence[Place] | None = None) -> None:
         chosen = list(self.assignment() if places is None else places)
         self._shelf.release(chosen)
-        self.client.resume([_partition(place) for place in chosen])
+        self._client.resume([_partition(place) for place in chosen])
 
     def lag(self) -> dict[Place, int]:
         """How many messages each partition has that were not handed out yet."""
@@ -290,10 +295,10 @@ class Consumer:
         if self._closed:
             raise Closed("this consumer is closed")
         self._shelf.finish()
-        first = self.client.poll(timeout_s)
+        first = self._client.poll(timeout_s)
         if first is None:
             return False
-        more = self.client.consume(self._batch_size - 1, 0) if self._batch_size > 1 else ()
+        more = self._client.consume(self._batch_size - 1, 0) if self._batch_size > 1 else ()
         self._shelf.put([first, *more], note_origins=not self.auto_commits)
         return True
 
@@ -303,7 +308,7 @@ class Consumer:
         for place, offset in offsets.items():
             self._requested.pop(place, None)
             with errors_of(f"seek to {offset} in {place[0]}-{place[1]}"):
-                self.client.seek(_partition(place, offset))
+                self._client.seek(_partition(place, offset))
 
     def forget(self, places: Sequence[Place], *, commit: bool) -> None:
         """These partitions are no longer ours: commits what is finished of them if that is still possible."""
@@ -350,7 +355,7 @@ class Consumer:
         self._requested.update(changed)
         try:
             with errors_of(f"commit in group {self.group_id!r}"):
-                self.client.commit(
+                self._client.commit(
                     offsets=[_partition(place, offset) for place, offset in changed.items()],
                     asynchronous=asynchronous,
                 )
@@ -391,7 +396,7 @@ class Consumer:
         self._shelf.settle()
         if self.auto_commits:
             self._commit_quietly(dict(self._shelf.finished))
-        self.client.close()
+        self._client.close()
 
     def starts(self, partitions: list[Any]) -> list[Any] | None:
         """Where to begin in newly assigned partitions, if librdkafka cannot know; it can, but for a time."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from penstock.sdk.errors import (
     ConfigurationError,
@@ -13,10 +13,23 @@ from penstock.sdk.errors import (
 )
 
 if TYPE_CHECKING:
-    from penstock.sdk.consumer import Consumer
     from penstock.sdk.producer import Producer
 
 _TIMEOUT_S: Final = 60.0
+
+
+class Reader(Protocol):
+    """Whose offsets a transaction can carry: a Consumer, or what reads like one."""
+
+    auto_commits: bool
+
+    @property
+    def client(self) -> Any:
+        """confluent-kafka's own Consumer."""
+
+    def handed_out(self) -> list[Any]: ...
+    def committed_elsewhere(self) -> None: ...
+    def rewind(self) -> None: ...
 
 
 class Transaction:
@@ -26,14 +39,14 @@ class Transaction:
     Raises TransactionAborted (retriable: run it again) or Fenced (another instance took over).
     """
 
-    def __init__(self, producer: "Producer", consumer: "Consumer | None" = None) -> None:
+    def __init__(self, producer: "Producer", consumer: Reader | None = None) -> None:
         if producer.transactional_id is None:
             raise ConfigurationError(
                 "this producer has no transactional_id",
                 remedy="give Producer(transactional_id='…')",
             )
         self._producer = producer
-        self._consumer: Consumer | None = None
+        self._consumer: Reader | None = None
         self._has_offsets = False
         if consumer is not None:
             self._use(consumer)
@@ -62,7 +75,7 @@ class Transaction:
             self._abort_after(failure)
             raise
 
-    def send_offsets(self, consumer: "Consumer") -> None:
+    def send_offsets(self, consumer: Reader) -> None:
         """What `consumer` handed out so far counts as done when the transaction commits."""
         self._use(consumer)
         positions = consumer.handed_out()
@@ -75,7 +88,7 @@ class Transaction:
                 )
             )
 
-    def _use(self, consumer: "Consumer") -> None:
+    def _use(self, consumer: Reader) -> None:
         if consumer.auto_commits:
             raise ConfigurationError(
                 "this consumer commits by itself, beside the transaction",

@@ -10,6 +10,14 @@ from penstock.sdk.errors import ConfigurationError, from_kafka
 
 LOGGER: Final = logging.getLogger("penstock.sdk")
 STATISTICS_INTERVAL_MS: Final = 5_000
+CONNECTION: Final = (  # beginnings of the names of settings that say how to reach a cluster
+    "bootstrap.",
+    "broker.",
+    "sasl.",
+    "security.",
+    "socket.",
+    "ssl.",
+)
 
 
 def connect(make: Callable[..., Any], properties: Mapping[str, Any]) -> Any:

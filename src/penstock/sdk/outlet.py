@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from penstock.sdk import dead_letters
-from penstock.sdk.librdkafka import errors_of
+from penstock.sdk.librdkafka import CONNECTION, errors_of
 from penstock.sdk.message import Message
 from penstock.sdk.retrying import RetryTopics
 from penstock.sdk.settings import Role, known
@@ -32,15 +32,12 @@ class Outlet:
         retry_names = self._retry_names()
         wanted = [*retry_names, *([self._dead_letter] if self._dead_letter else [])]
         if wanted:
-            from penstock.sdk.producer import Producer
-
-            self._producer = Producer(
-                self._consumer.bootstrap,
-                split_large=True,  # a message at the limit has more headers now
-                librdkafka=shared_properties(self._consumer.librdkafka),
-                **shared_settings(self._consumer.settings),
-            )
-            ensure_topics(self._producer, self._consumer, wanted)
+            self._producer = helper_producer(self._consumer)
+            try:
+                ensure_topics(self._producer, self._consumer, wanted)
+            except BaseException:
+                self._producer.close(0.0)
+                raise
         if retry_names:
             self._consumer.subscribe([*self._consumer.topics, *retry_names])
         return self
@@ -85,6 +82,18 @@ class Outlet:
         return [name for topic in self._consumer.topics for name in self._retry_topics.names(topic)]
 
 
+def helper_producer(consumer: "Consumer", **settings: Any) -> "Producer":
+    """One that reaches the same cluster as the consumer does."""
+    from penstock.sdk.producer import Producer
+
+    return Producer(
+        consumer.bootstrap,
+        split_large=True,  # a message at the limit has more headers now
+        librdkafka=shared_properties(consumer.librdkafka),
+        **{**shared_settings(consumer.settings), **settings},
+    )
+
+
 def shared_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """Those of a consumer that its helper producer needs too: names, security, network."""
     both = known(Role.PRODUCER) & known(Role.CONSUMER) - {"client_id", "request_timeout_ms"}
@@ -93,8 +102,7 @@ def shared_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def shared_properties(properties: dict[str, Any]) -> dict[str, Any]:
-    prefixes = ("security.", "sasl.", "ssl.", "socket.", "broker.", "bootstrap.")
-    return {name: value for name, value in properties.items() if name.startswith(prefixes)}
+    return {name: value for name, value in properties.items() if name.startswith(CONNECTION)}
 
 
 def ensure_topics(producer: "Producer", consumer: "Consumer", names: list[str]) -> None:
@@ -109,10 +117,8 @@ def ensure_topics(producer: "Producer", consumer: "Consumer", names: list[str]) 
         return
     sources = [len(existing[topic].partitions) for topic in consumer.topics if topic in existing]
     partitions = max(sources, default=1)
-    properties = {"bootstrap.servers": consumer.bootstrap, **producer.connection}
-    made = AdminClient(properties).create_topics(
-        [NewTopic(name, num_partitions=partitions) for name in missing]
-    )
+    admin = AdminClient(producer.connection)  # its futures end with it
+    made = admin.create_topics([NewTopic(name, num_partitions=partitions) for name in missing])
     for name, future in made.items():
         with errors_of(f"create topic {name!r}"):
             _await_created(future)

@@ -19,7 +19,13 @@ from penstock.sdk.errors import (
     TimedOut,
     from_kafka,
 )
-from penstock.sdk.librdkafka import STATISTICS_INTERVAL_MS, client_id, connect, errors_of
+from penstock.sdk.librdkafka import (
+    CONNECTION,
+    STATISTICS_INTERVAL_MS,
+    client_id,
+    connect,
+    errors_of,
+)
 from penstock.sdk.metrics import ProducerMetrics, Statistics
 from penstock.sdk.partitioners import Partitioner
 from penstock.sdk.rate_limit import TokenBucket
@@ -402,8 +408,7 @@ def _properties(
 
 def _connection(properties: Mapping[str, Any]) -> dict[str, Any]:
     """How the broker is reached, for an admin client beside this one."""
-    prefixes = ("security.", "sasl.", "ssl.", "socket.", "broker.", "bootstrap.")
-    return {name: value for name, value in properties.items() if name.startswith(prefixes)}
+    return {name: value for name, value in properties.items() if name.startswith(CONNECTION)}
 
 
 def _pause(limit: TokenBucket) -> None:

@@ -1,0 +1,277 @@
+"""`penstock dlq`: dead letters listed, shown, and sent back to where they came from."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.cli import formats
+from penstock.cli.arguments import (
+    UsageError,
+    add_bootstrap,
+    add_json,
+    add_properties,
+    count,
+    examples,
+    non_negative,
+    sentence,
+)
+from penstock.cli.output import Output, counted
+from penstock.cli.session import CLIENT_ID, with_pool
+from penstock.cli.values import format_time
+from penstock.client import admin
+from penstock.client.errors import ClientError
+from penstock.client.pool import Pool
+from penstock.model.errors import ErrorCode
+from penstock.model.ids import TopicPartition
+
+if TYPE_CHECKING:
+    from penstock.sdk.letters import Letters
+    from penstock.sdk.message import Message
+
+_SUFFIXES: Final = (".dlq", ".DLQ", "-dlq", "_dlq", ".DLT", "-dlt")
+_SHOWN_VALUE: Final = 60
+
+
+def configure(parser: ArgumentParser) -> None:
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(
+        name: str, summary: str, run: Callable[[Namespace], None], *shown: str
+    ) -> ArgumentParser:
+        command = commands.add_parser(
+            name, help=summary, description=sentence(summary), epilog=examples(*shown)
+        )
+        command.set_defaults(run=run)
+        add_properties(command)
+        add_bootstrap(command)
+        add_json(command)
+        return command
+
+    listing = add(
+        "list",
+        "dead-letter topics, or the letters of one",
+        _list,
+        "penstock dlq list",
+        "penstock dlq list orders.dlq -n 20",
+    )
+    listing.add_argument("topic", metavar="TOPIC", nargs="?")
+    listing.add_argument("-n", "--count", type=count, metavar="N", help="only the first so many")
+    show = add(
+        "show",
+        "letters in full: value, headers, error",
+        _show,
+        "penstock dlq show orders.dlq -n 1",
+        "penstock dlq show orders.dlq --partition 0 --offset 17 --json",
+    )
+    show.add_argument("topic", metavar="TOPIC")
+    show.add_argument("-n", "--count", type=count, metavar="N", help="only the first so many")
+    show.add_argument("--partition", type=non_negative, metavar="N", help="only of this partition")
+    show.add_argument(
+        "--offset", type=non_negative, metavar="N", help="only the one at this offset"
+    )
+    _configure_redrive(
+        add(
+            "redrive",
+            "send letters back to the topics they came from, each exactly once",
+            _redrive,
+            "penstock dlq redrive orders.dlq --dry-run",
+            "penstock dlq redrive orders.dlq -n 100",
+            "penstock dlq redrive orders.dlq --to orders.repaired",
+        )
+    )
+
+
+def _configure_redrive(parser: ArgumentParser) -> None:
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("-n", "--count", type=count, metavar="N", help="at most so many")
+    parser.add_argument("--to", metavar="TOPIC", help="another topic than the one it came from")
+    parser.add_argument(
+        "--again", action="store_true", help="also those that were sent back before"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be sent")
+
+
+@contextmanager
+def _letters(arguments: Namespace, *, skip_redriven: bool = False) -> "Iterator[Letters]":
+    from penstock.sdk.errors import ConfigurationError, PenstockError
+    from penstock.sdk.letters import Letters
+
+    try:
+        with Letters(
+            arguments.bootstrap,
+            arguments.topic,
+            skip_redriven=skip_redriven,
+            librdkafka={"client.id": CLIENT_ID, **dict(arguments.properties)},
+        ) as letters:
+            yield letters
+    except ConfigurationError as error:
+        raise UsageError(str(error)) from None
+    except PenstockError as error:
+        raise ClientError(str(error), ErrorCode.UNKNOWN_SERVER_ERROR) from None
+
+
+def _list(arguments: Namespace) -> None:
+    output = Output(as_json=arguments.json)
+    if arguments.topic is None:
+        _list_topics(arguments, output)
+        return
+    with _letters(arguments) as letters:
+        described = [_described(message, letters) for message in islice(letters, arguments.count)]
+    if output.as_json:
+        output.document(described)
+        return
+    output.table(
+        ("partition", "offset", "origin", "error", "attempts", "failed at", "sent back"),
+        [
+            (
+                one["partition"],
+                one["offset"],
+                _origin(one),
+                f"{one['error_type']}: {one['error']}"[:_SHOWN_VALUE],
+                one["attempts"],
+                format_time(one["failed_at_ms"]),
+                one["sent_back"],
+            )
+            for one in described
+        ],
+    )
+
+
+def _list_topics(arguments: Namespace, output: Output) -> None:
+    found = with_pool(arguments.bootstrap, _letter_counts)
+    if output.as_json:
+        output.document([{"topic": name, "messages": number} for name, number in found])
+    else:
+        output.table(("topic", "messages"), found)
+
+
+async def _letter_counts(pool: Pool) -> list[tuple[str, int]]:
+    """Topics that are named like dead-letter topics, and how many offsets they hold."""
+    topics = [
+        topic for topic in await admin.list_topics(pool) if str(topic.name).endswith(_SUFFIXES)
+    ]
+    places = [
+        TopicPartition(str(topic.name), partition.partition_index)
+        for topic in topics
+        for partition in topic.partitions
+    ]
+    first = await admin.list_offsets(pool, dict.fromkeys(places, admin.EARLIEST))
+    last = await admin.list_offsets(pool, dict.fromkeys(places, admin.LATEST))
+    return [
+        (
+            str(topic.name),
+            sum(last[at].offset - first[at].offset for at in places if at.topic == topic.name),
+        )
+        for topic in sorted(topics, key=lambda topic: str(topic.name))
+    ]
+
+
+def _show(arguments: Namespace) -> None:
+    if arguments.offset is not None and arguments.partition is None:
+        raise UsageError("--offset needs --partition: each partition counts its own")
+    output = Output(as_json=arguments.json)
+    with _letters(arguments) as letters:
+        chosen = (message for message in letters if _is_chosen(message, arguments))
+        for message in islice(chosen, arguments.count):
+            _show_one(message, _described(message, letters), output)
+
+
+def _is_chosen(message: "Message", arguments: Namespace) -> bool:
+    return arguments.partition in (None, message.partition) and (
+        arguments.offset in (None, message.offset)
+    )
+
+
+def _show_one(message: "Message", described: dict[str, Any], output: Output) -> None:
+    consumed = formats.Consumed(
+        message.topic,
+        message.partition,
+        message.offset,
+        message.timestamp_ms,
+        message.raw_key,
+        message.raw_value,
+        message.headers,
+    )
+    if output.as_json:
+        output.line(formats.as_json(consumed).decode().rstrip("\n"))
+        return
+    output.fields(
+        {
+            "letter": f"{message.topic}-{message.partition}@{message.offset}",
+            "origin": _origin(described),
+            "error": f"{described['error_type']}: {described['error']}",
+            "attempts": described["attempts"],
+            "group": described["group"],
+            "failed at": format_time(described["failed_at_ms"]),
+            "sent back": described["sent_back"],
+            "key": _text(message.raw_key),
+            "headers": ", ".join(f"{name}={_text(value)}" for name, value in _own(message)),
+            "value": _text(message.raw_value),
+        }
+    )
+    output.line("")
+
+
+def _redrive(arguments: Namespace) -> None:
+    from penstock.sdk.letters import redrive
+    from penstock.sdk.producer import Producer
+
+    output = Output(as_json=arguments.json)
+    with _letters(arguments, skip_redriven=not arguments.again) as letters:
+        if arguments.dry_run:
+            sent = sum(
+                1
+                for message in islice(letters, arguments.count)
+                if arguments.to or _described(message, letters)["topic"]
+            )
+        else:
+            with Producer(
+                arguments.bootstrap,
+                transactional_id=letters.group_id,
+                client_id=CLIENT_ID,
+                split_large=True,
+                librdkafka={"log_level": 0, **dict(arguments.properties)},
+            ) as producer:
+                sent = redrive(letters, producer, to=arguments.to, limit=arguments.count)
+    if output.as_json:
+        output.document({"topic": arguments.topic, "sent": sent, "dry_run": arguments.dry_run})
+    else:
+        verb = "would send" if arguments.dry_run else "sent"
+        output.line(f"{verb} {counted(sent, 'letter')} of {arguments.topic} back")
+
+
+def _described(message: "Message", letters: "Letters") -> dict[str, Any]:
+    from penstock.sdk import dead_letters
+
+    letter = dead_letters.read(message.headers)
+    return {
+        "partition": message.partition,
+        "offset": message.offset,
+        **{f"origin_{name}": getattr(letter, name) for name in ("partition", "offset")},
+        "topic": letter.topic,
+        "error": letter.error,
+        "error_type": letter.error_type,
+        "attempts": letter.attempts,
+        "group": letter.group,
+        "failed_at_ms": letter.failed_at_ms,
+        "redriven": letter.redriven,
+        "sent_back": letters.is_redriven(message),
+    }
+
+
+def _own(message: "Message") -> list[tuple[str, bytes | None]]:
+    from penstock.sdk import dead_letters
+
+    return dead_letters.own_headers(message.headers)
+
+
+def _origin(described: dict[str, Any]) -> str:
+    if described["topic"] is None:
+        return "-"
+    return f"{described['topic']}-{described['origin_partition']}@{described['origin_offset']}"
+
+
+def _text(data: bytes | None) -> str:
+    return "-" if data is None else data.decode(errors="backslashreplace")

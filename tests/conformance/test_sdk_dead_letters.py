@@ -1,0 +1,105 @@
+"""`penstock dlq`: letters that a run has put aside are listed, shown, and sent back exactly once."""
+
+from collections.abc import Callable
+
+import pytest
+
+from penstock import Consumer, Producer
+from penstock.sdk.message import Message
+from penstock.testing import Broker
+from tests.support.command import Done, penstock_command
+
+pytestmark = pytest.mark.cluster
+PATIENCE_S = 30.0
+
+Command = Callable[..., Done]
+
+
+@pytest.fixture
+def run(broker: Broker) -> Command:
+    def call(*words: object) -> Done:
+        return penstock_command(*words, PENSTOCK_BOOTSTRAP=broker.bootstrap)
+
+    return call
+
+
+def work(broker: Broker, topic: str, count: int, *, fails: bool) -> list[Message]:
+    """A group's run over `count` messages, all of which fail or all of which are fine."""
+    done: list[Message] = []
+    with Consumer(broker.bootstrap, topic, group_id=f"work-{topic}") as consumer:
+
+        def handler(message: Message) -> None:
+            done.append(message)
+            if len(done) == count:
+                consumer.stop()
+            if fails:
+                raise ValueError(f"no {message.value.decode()}")
+
+        consumer.run(handler, workers=1, retries=0, dead_letter=f"{topic}.dlq")
+    return done
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    """Three messages, all in its dead-letter topic."""
+    name = broker.create_topic()
+    with Producer(broker.bootstrap) as producer:
+        for n in range(3):
+            producer.send(name, f"order {n}", f"k{n}", {"own": b"h"})
+    work(broker, name, 3, fails=True)
+    return name
+
+
+def test_letters_are_listed_with_their_story(run: Command, topic: str) -> None:
+    topics = run("dlq", "list", "--json").json()
+    assert {"topic": f"{topic}.dlq", "messages": 3} in topics
+    letters = run("dlq", "list", f"{topic}.dlq", "--json").json()
+    assert [(one["topic"], one["origin_offset"], one["error"]) for one in letters] == [
+        (topic, n, f"no order {n}") for n in range(3)
+    ]
+    assert not any(one["sent_back"] for one in letters)
+    table = run("dlq", "list", f"{topic}.dlq", "-n", 1)
+    assert table.status == 0
+    assert f"{topic}-0@0" in table.out
+    assert "ValueError: no order 0" in table.out
+
+
+def test_one_letter_is_shown_in_full(run: Command, topic: str) -> None:
+    shown = run("dlq", "show", f"{topic}.dlq", "--partition", 0, "--offset", 1)
+    assert shown.status == 0
+    assert "order 1" in shown.out
+    assert "own=h" in shown.out
+    assert "order 0" not in shown.out
+    (as_json,) = run("dlq", "show", f"{topic}.dlq", "-n", 1, "--json").json_lines()
+    assert as_json["value"] == "order 0"
+    assert run("dlq", "show", f"{topic}.dlq", "--offset", 1).status == 2
+
+
+def test_letters_go_back_once_with_the_headers_they_had(
+    broker: Broker, run: Command, topic: str
+) -> None:
+    dead = f"{topic}.dlq"
+    assert run("dlq", "redrive", dead, "--dry-run", "--json").json()["sent"] == 3
+    assert run("dlq", "redrive", dead, "-n", 2).out == f"sent 2 letters of {dead} back\n"
+    assert run("dlq", "redrive", dead, "--json").json()["sent"] == 1
+    assert run("dlq", "redrive", dead, "--json").json()["sent"] == 0
+    done = work(broker, topic, 3, fails=False)
+    assert [message.value for message in done] == [b"order 0", b"order 1", b"order 2"]
+    assert done[0].headers == [("own", b"h"), ("penstock-redriven", b"1")]
+    assert all(one["sent_back"] for one in run("dlq", "list", dead, "--json").json())
+    assert run("dlq", "redrive", dead, "--again", "--dry-run", "--json").json()["sent"] == 3
+
+
+def test_letters_can_go_elsewhere(broker: Broker, run: Command, topic: str) -> None:
+    other = broker.create_topic()
+    assert run("dlq", "redrive", f"{topic}.dlq", "--to", other, "--json").json()["sent"] == 3
+    with Consumer(broker.bootstrap, other, group_id=other) as consumer:
+        message = consumer.poll(PATIENCE_S)
+        assert message is not None
+        assert message.value == b"order 0"
+
+
+def test_a_topic_that_is_not_there_is_one_line(run: Command) -> None:
+    done = run("dlq", "list", "nowhere.dlq")
+    assert done.status == 1
+    assert done.err == "penstock: topic 'nowhere.dlq' does not exist; see: penstock dlq list\n"
