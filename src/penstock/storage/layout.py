@@ -2,7 +2,7 @@
 
 import os
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.model.errors import StorageFault
 from penstock.storage import swap
@@ -15,9 +15,14 @@ class Found(NamedTuple):
     retired: dict[int, list[str]]  # paths, by base offset
 
 
+_NOTHING: Final = Found([], {})
+
+
 def tidy(directory: str) -> Found:
     """Finish or undo what was under way when the last run ended, and list what is there."""
     names = _names(directory)
+    if not names:
+        return _NOTHING
     if swap.complete(directory, names):
         names = _names(directory)
     bases = {int(name[:20]) for name in names if _is_segment_file(name, LOG_SUFFIX)}

@@ -135,13 +135,7 @@ class Log(GrowingLog):
         self.start_offset = min(self.start_offset, next_offset)  # it may lie inside a batch
         self.recovery_point = min(self.recovery_point, next_offset)
         self._truncated_to = min(self._truncated_to or next_offset, next_offset)
-        self._state = state.load(
-            self.path,
-            list(self._segments),
-            self.epochs,
-            epochs_upto=next_offset,
-            producers_upto=next_offset,
-        )
+        self._state = state.load(self.path, self._segments, self.epochs, next_offset)
         self.epochs.truncate_start(self.start_offset)
         self._unsynced.add_path(self.state.save_epochs(self.path, self._truncated_to))
         self._plan_anew()

@@ -22,6 +22,8 @@ def open_log(
     """The log that the directory holds, recovered; one that was never written if there is none."""
     log = Log(files, topic_path, partition, topic_id, config)
     found = layout.tidy(log.path)
+    if not (found.segments or found.retired or past.recovery_point or past.start_offset):
+        return log
     epochs, truncated_to = state.read_epochs(log.path) or (None, None)
     if truncated_to is not None and past.recovery_point is not None:
         past = past._replace(recovery_point=min(past.recovery_point, truncated_to))
@@ -33,13 +35,8 @@ def open_log(
     items, log.recovery = recovery.open_segments(opened, past)
     next_offset = items[-1].next_offset
     sure_upto = min(past.recovery_point or 0, next_offset)
-    follows = state.load(
-        log.path,
-        items,
-        epochs,
-        epochs_upto=next_offset if past.ending is Ending.CLEAN else sure_upto,
-        producers_upto=sure_upto if past.ending is Ending.POWER_LOSS else next_offset,
-    )
+    epochs_upto = next_offset if past.ending is Ending.CLEAN else sure_upto
+    follows = state.load(log.path, items, epochs, epochs_upto)
     segments = Segments(files, log.path, items)
     unsynced = [segment for segment in items[:-1] if segment.next_offset > sure_upto]
     log.adopt(segments, follows, unsynced, has_gaps=past.has_gaps, truncated_to=truncated_to)

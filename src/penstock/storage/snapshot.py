@@ -13,25 +13,39 @@ from penstock.storage.txn_index import Digest
 _MAGIC: Final = b"PSNP"
 _VERSION: Final = 1
 _HEAD: Final = Struct(">4sHIH")  # magic, version, checksum of all that follows it, sections
-_SECTION: Final = Struct(">qII")  # offset, producers, segments with aborted transactions
-_PRODUCER: Final = Struct(
-    ">qhiqiqB"
-)  # id, epoch, coordinator epoch, time, next sequence, first offset of its transaction, batches
+# offset, epoch and checksum of the batch before it, producers, segments with aborted transactions
+_SECTION: Final = Struct(">qiIII")
+# id, epoch, coordinator epoch, time, next sequence, first offset of its transaction, batches
+_PRODUCER: Final = Struct(">qhiqiqB")
 _BATCH: Final = Struct(">iiqqq")  # sequences, offsets, timestamp
 _DIGEST: Final = Struct(">qII")  # base offset, entries, their checksum
 _CHECKED_FROM: Final = 10
+
+
+class Mark(NamedTuple):
+    """What tells a log up to an offset from any other: of the batch that ends there. See I2: the same
+    epoch and offset mean the same batch, and so the same batches before it."""
+
+    leader_epoch: int
+    crc: int
+
+
+NO_MARK: Final = Mark(-1, 0)  # nothing lies before it
 
 
 class Section(NamedTuple):
     """The state once all batches below `offset` are applied."""
 
     offset: int
+    mark: Mark
     producers: list[tuple[int, Producer]]
     aborted: dict[int, Digest]  # by base offset: the entries of each segment below `offset`
 
 
-def section_of(offset: int, producers: Producers, aborted: Mapping[int, Digest]) -> bytes:
-    parts = [_SECTION.pack(offset, len(producers), len(aborted))]
+def section_of(
+    offset: int, mark: Mark, producers: Producers, aborted: Mapping[int, Digest]
+) -> bytes:
+    parts = [_SECTION.pack(offset, *mark, len(producers), len(aborted))]
     for producer_id, producer in producers:
         parts.append(
             _PRODUCER.pack(
@@ -75,17 +89,17 @@ def decode(data: bytes) -> list[tuple[Section, bytes]]:
 
 
 def _read_section(data: bytes, position: int) -> tuple[Section, int]:
-    offset, producer_count, digest_count = _SECTION.unpack_from(data, position)
+    offset, epoch, crc, producer_count, digest_count = _SECTION.unpack_from(data, position)
     position += _SECTION.size
     producers, aborted = [], {}
     for _ in range(producer_count):
         producer_id, producer, position = _read_producer(data, position)
         producers.append((producer_id, producer))
     for _ in range(digest_count):
-        base_offset, count, crc = _DIGEST.unpack_from(data, position)
-        aborted[base_offset] = Digest(count, crc)
+        base_offset, *fields = _DIGEST.unpack_from(data, position)
+        aborted[base_offset] = Digest(*fields)
         position += _DIGEST.size
-    return Section(offset, producers, aborted), position
+    return Section(offset, Mark(epoch, crc), producers, aborted), position
 
 
 def _read_producer(data: bytes, position: int) -> tuple[int, Producer, int]:

@@ -3,7 +3,7 @@
 It is kept in files so that it need not be read from the batches again; lost files are replayed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from penstock.model.errors import CorruptBatch
@@ -16,7 +16,7 @@ from penstock.storage.files import Buffer, write_atomically
 from penstock.storage.producers import Producers
 from penstock.storage.sealed import Damaged
 from penstock.storage.segment import Segment
-from penstock.storage.snapshot import Section
+from penstock.storage.snapshot import NO_MARK, Mark, Section
 from penstock.storage.txn_index import NO_ENTRIES, digest
 
 EPOCHS_FILE: Final = "leader-epochs"
@@ -82,7 +82,7 @@ class LogState:
         return path
 
     def save_producers(
-        self, directory: str, segments: Iterable[Segment], offset: int, keep_upto: int
+        self, directory: str, segments: Sequence[Segment], offset: int, keep_upto: int
     ) -> str:
         """The state at the log's end, `offset`, beside the newest one that is not past `keep_upto`."""
         path = f"{directory}/{PRODUCERS_FILE}"
@@ -92,7 +92,8 @@ class LogState:
             for segment in segments
             if segment.aborted
         }
-        newest = snapshot.section_of(offset, self.producers, aborted)
+        mark = _mark_at(segments, offset) or NO_MARK
+        newest = snapshot.section_of(offset, mark, self.producers, aborted)
         write_atomically(path, snapshot.encode([*older[-1:], newest]))
         return path
 
@@ -123,17 +124,13 @@ def read_epochs(directory: str) -> tuple[Epochs, int | None] | None:
 
 
 def load(
-    directory: str,
-    segments: list[Segment],
-    epochs: Epochs | None,
-    *,
-    epochs_upto: int,
-    producers_upto: int,
+    directory: str, segments: Sequence[Segment], epochs: Epochs | None, epochs_upto: int
 ) -> LogState:
-    """The state at the end of the segments: from the files as far as they are trusted, then from batches."""
+    """The state at the end of the segments: from the files as far as the batches confirm them, then from
+    batches. Of `epochs` only what lies below `epochs_upto` is looked at."""
     state = LogState()
     first_offset = segments[0].base_offset
-    section = _usable_section(directory, segments, producers_upto)
+    section = _usable_section(directory, segments)
     if section is not None:
         state.producers.restore(section.producers)
     producers_from = section.offset if section else first_offset
@@ -142,27 +139,53 @@ def load(
             segment.txns.truncate(min(producers_from, segment.next_offset))
     if epochs is not None:
         epochs.truncate_end(epochs_upto)
-    if epochs is None or not len(epochs):
-        epochs_upto = first_offset
-    else:
+    if epochs is not None and len(epochs) and _confirms(segments, epochs, epochs_upto):
         state.epochs = epochs
+    else:
+        epochs_upto = first_offset
     state.replay(segments, epochs_upto, producers_from)
     return state
 
 
-def _usable_section(directory: str, segments: list[Segment], upto: int) -> Section | None:
-    """The newest snapshot up to that offset, if the indexes of aborted transactions are as it knew them."""
-    usable = [section for section, _ in read_sections(directory) if section.offset <= upto]
-    if not usable:
-        return None
-    section = usable[-1]
+def _confirms(segments: Sequence[Segment], epochs: Epochs, upto: int) -> bool:
+    """Whether the last batch below `upto` is of the epoch that is noted there; then so are those before."""
+    mark = _mark_at(segments, upto)
+    return mark is None or mark.leader_epoch in (-1, epochs.epoch_at(upto - 1))
+
+
+def _usable_section(directory: str, segments: Sequence[Segment]) -> Section | None:
+    """The newest snapshot that is of this log, not of one that was cut off since."""
+    for section, _ in reversed(read_sections(directory)):
+        if section.offset <= segments[-1].next_offset and _is_of(segments, section):
+            return section
+    return None
+
+
+def _is_of(segments: Sequence[Segment], section: Section) -> bool:
+    """Whether the log up to it is what it was, and so are the indexes of aborted transactions."""
+    if (
+        section.offset > segments[0].base_offset
+        and _mark_at(segments, section.offset) != section.mark
+    ):
+        return False
     for segment in segments:
         if segment.base_offset >= section.offset:
             break
         expected = section.aborted.get(segment.base_offset, NO_ENTRIES)
         if digest(segment.aborted, section.offset) != expected:
-            return None
-    return section
+            return False
+    return True
+
+
+def _mark_at(segments: Sequence[Segment], offset: int) -> Mark | None:
+    """Of the batch that ends at `offset`; None if there is none."""
+    for segment in reversed(segments):
+        if segment.base_offset < offset:
+            found = segment.find(offset - 1)
+            if found is None or found[1].next_offset != offset:
+                return None
+            return Mark(found[1].leader_epoch, found[1].crc)
+    return None
 
 
 def aborted_transactions(

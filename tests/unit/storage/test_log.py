@@ -9,13 +9,17 @@ import pytest
 from penstock.model.configs import TopicConfig
 from penstock.model.errors import CorruptBatch, InvalidRecord, MessageTooLarge, OffsetOutOfRange
 from penstock.records.batch import TimestampType, parse_header
+from penstock.records.builder import build_batch
 from penstock.records.compression import Codec
+from penstock.records.record import Record
 from penstock.storage.log import Origin
 from penstock.storage.recovery import Ending
+from penstock.storage.tail import Tail
 from penstock.storage.timestamps import TimestampOffset
 from tests.unit.storage.logs import (
     NOW_MS,
     SMALL,
+    ForgetfulDisk,
     batch,
     fill,
     headers,
@@ -96,6 +100,39 @@ def test_the_first_batch_is_given_even_when_it_is_too_large(tmp_path: Path) -> N
     found = log.read(0, 1, upto_offset=4)
     assert [header.base_offset for header in headers(found.slices[0].read())] == [0]
     assert found.next_offset == 1
+
+
+@pytest.mark.parametrize("place", ["memory", "file", "closed"])
+def test_as_many_whole_batches_are_given_as_fit(tmp_path: Path, place: str) -> None:
+    log = new_log(tmp_path, TopicConfig(index_interval_bytes=200))
+    for number in range(40):
+        put(log, b"v" * (number % 7 * 20))
+    if place == "file":
+        log.segments[0]._tail = Tail()  # none of them is remembered
+    elif place == "closed":
+        log.roll()
+    sizes = [header.size_bytes for header in headers(raw(log))]
+
+    for offset in (0, 1, 17, 38, 39):
+        for limit in range(1, 1500, 37):
+            count = 1
+            while sum(sizes[offset : offset + count + 1]) <= limit and offset + count < 40:
+                count += 1
+            found = log.read(offset, limit, upto_offset=40)
+            assert found.next_offset == offset + count
+            assert found.size_bytes == sum(sizes[offset : offset + count])
+
+
+def test_a_flush_makes_everything_durable_that_a_log_consists_of(tmp_path: Path) -> None:
+    disk = ForgetfulDisk()
+    log = new_log(tmp_path, SMALL, disk)
+    fill(log, 30)
+    log.flush()
+
+    hints = {f"{log.segments[-1].base_offset:020d}{suffix}" for suffix in (".index", ".timeindex")}
+    for path in Path(log.path).iterdir():
+        if path.name not in hints:
+            assert disk.durable[str(path)] == path.read_bytes(), path.name
 
 
 # Rolling ---------------------------------------------------------------------------------------
@@ -193,9 +230,6 @@ def test_log_append_time_is_this_brokers(tmp_path: Path) -> None:
 
 
 def test_a_compacted_topic_takes_no_record_without_a_key(tmp_path: Path) -> None:
-    from penstock.records.builder import build_batch
-    from penstock.records.record import Record
-
     log = new_log(tmp_path, TopicConfig(cleanup_policy=frozenset({"compact"})))
     keyless = memoryview(build_batch([Record(0, NOW_MS, None, b"v")]))
 

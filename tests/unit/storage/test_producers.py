@@ -17,12 +17,24 @@ from penstock.model.errors import (
 from penstock.records.control import ControlType, EndMarker, build_marker
 from penstock.storage import producers as producers_module
 from penstock.storage import snapshot
+from penstock.storage.epochs import Epochs
 from penstock.storage.log import AbortedTxn, Appended, Log, Origin
 from penstock.storage.producers import Producers
 from penstock.storage.recovery import Ending
 from penstock.storage.sealed import Damaged
+from penstock.storage.snapshot import Mark
 from penstock.storage.txn_index import AbortedEntry, Digest, decode, encode
-from tests.unit.storage.logs import NOW_MS, SMALL, new_log, paths, put, raw, reopened, scratch
+from tests.unit.storage.logs import (
+    NOW_MS,
+    SMALL,
+    ForgetfulDisk,
+    new_log,
+    paths,
+    put,
+    raw,
+    reopened,
+    scratch,
+)
 
 LAST_SEQUENCE = (1 << 31) - 1
 ALL_ENDINGS = list(Ending)
@@ -328,6 +340,27 @@ def test_what_is_known_of_producers_survives_any_end(
         assert described(reopened(path, ending, log.recovery_point)) == expected
 
 
+@settings(max_examples=100, deadline=None)
+@given(steps, st.data())
+def test_after_a_power_loss_what_is_left_is_known_and_no_more(
+    history: list[tuple[int, str]], data: st.DataObject
+) -> None:
+    with scratch() as path:
+        disk = ForgetfulDisk()
+        log = new_log(f"{path}/a", SMALL, disk)
+        play(log, history)
+        disk.after_power_loss(
+            f"{path}/a", f"{path}/b", lambda size: data.draw(st.integers(0, size))
+        )
+        found = reopened(f"{path}/b", Ending.POWER_LOSS, log.recovery_point)
+        twin = new_log(f"{path}/c")
+        if kept := raw(found):
+            twin.append_as_follower(memoryview(kept))
+
+        assert found.next_offset >= log.recovery_point
+        assert described(found) == described(twin)
+
+
 @settings(max_examples=60, deadline=None)
 @given(steps, st.data())
 def test_after_a_cut_only_what_is_left_is_known(
@@ -347,6 +380,32 @@ def test_after_a_cut_only_what_is_left_is_known(
 
         assert log.next_offset == twin.next_offset
         assert described(log) == described(twin)
+
+
+@pytest.mark.parametrize("ending", ALL_ENDINGS)
+@pytest.mark.parametrize("point", [2, 12])
+def test_a_snapshot_of_what_was_cut_off_is_not_taken_for_what_came_instead(
+    tmp_path: Path, ending: Ending, point: int
+) -> None:
+    """As long as the log is at least as long as before, offsets alone do not tell the difference."""
+    config = TopicConfig()
+    log, twin = new_log(tmp_path / "a", config), new_log(tmp_path / "b", config)
+    for sequence in range(10):
+        send(log, sequence, producer=1, txn=True)
+    log.roll()
+    log.truncate_to(2)
+    epochs_file = Path(log.path) / "leader-epochs"
+    for sequence in range(10):
+        put(log, b"other", producer_id=2, producer_epoch=0, base_sequence=sequence, epoch=5)
+    twin.append_as_follower(memoryview(raw(log)))
+    if ending is Ending.CLEAN:
+        log.close()
+    if point == 12:
+        epochs_file.write_bytes(Epochs([(1, 0)]).encode(None))  # as it was before the cut
+
+    found = reopened(tmp_path / "a", ending, point, config=config)
+    assert described(found) == described(twin)
+    assert found.epochs.entries() == [(1, 0), (5, 2)]
 
 
 @pytest.mark.parametrize("ending", ALL_ENDINGS)
@@ -388,13 +447,14 @@ def test_a_snapshot_is_read_back_as_it_was(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     for sequence in range(9):
         send(log, sequence // 3, producer=sequence % 3, epoch=2, txn=sequence == 8)
-    section = snapshot.section_of(9, log.producers, {0: Digest(2, 77)})
+    section = snapshot.section_of(9, Mark(3, 5), log.producers, {0: Digest(2, 77)})
     ((found, found_raw),) = snapshot.decode(snapshot.encode([section]))
     again = Producers()
     again.restore(found.producers)
 
-    assert (found.offset, found.aborted, found_raw) == (9, {0: (2, 77)}, section)
-    assert snapshot.section_of(9, again, {0: Digest(2, 77)}) == section
+    assert (found.offset, found.mark, found.aborted) == (9, (3, 5), {0: (2, 77)})
+    assert found_raw == section
+    assert snapshot.section_of(9, Mark(3, 5), again, {0: Digest(2, 77)}) == section
     assert again.first_open_offset == 8
 
 
@@ -404,7 +464,7 @@ def test_a_damaged_snapshot_is_never_believed(data: st.DataObject) -> None:
     with scratch() as path:
         log = new_log(path, SMALL)
         send(log, 0)
-        whole = snapshot.encode([snapshot.section_of(1, log.producers, {})])
+        whole = snapshot.encode([snapshot.section_of(1, Mark(1, 2), log.producers, {})])
     position = data.draw(st.integers(0, len(whole) - 1))
     flipped = bytearray(whole)
     flipped[position] ^= data.draw(st.integers(1, 255))

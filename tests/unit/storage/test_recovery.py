@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from struct import iter_unpack, pack
 
 import pytest
 from hypothesis import given, settings
@@ -287,6 +288,16 @@ def test_without_a_recovery_point_damage_is_not_taken_for_a_torn_end(
 
 # Hints -----------------------------------------------------------------------------------------
 
+
+def _shifted(data: bytes, suffix: str) -> bytes:
+    """Each entry of an offset index with the position of the next: places where batches do begin."""
+    if suffix != ".index" or len(data) < 16:
+        return data[::-1]
+    entries = list(iter_unpack(">ii", data))
+    later = [position for _, position in entries[1:]] + [entries[-1][1]]
+    return b"".join(pack(">ii", key, place) for (key, _), place in zip(entries, later, strict=True))
+
+
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "missing": lambda path: path.unlink(),
     "empty": lambda path: path.write_bytes(b""),
@@ -294,6 +305,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
     "garbage": lambda path: path.write_bytes(b"\x7e" * path.stat().st_size),
     "flipped": lambda path: flip(path, path.stat().st_size - 1),
+    "shifted": lambda path: path.write_bytes(_shifted(path.read_bytes(), path.suffix)),
     "of another": lambda path: path.write_bytes(path.read_bytes()[::-1]),
 }
 
