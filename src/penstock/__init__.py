@@ -1,7 +1,7 @@
 """Penstock: a distributed message queue that every Kafka client can use. Types: __init__.pyi."""
 
 __version__ = "0.1.0"  # the build reads this line, so it carries no annotation
-__all__ = ["Consumer", "Producer", "__version__"]
+__all__ = ["AsyncConsumer", "AsyncProducer", "Consumer", "Producer", "__version__"]
 
 
 def __getattr__(name: str) -> object:

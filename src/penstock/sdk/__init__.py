@@ -4,11 +4,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from penstock.sdk.aio import AsyncConsumer, AsyncProducer
     from penstock.sdk.consumer import Consumer
     from penstock.sdk.producer import Producer
 
-__all__ = ["Consumer", "Producer"]
-_HOMES: Final = {"Consumer": "consumer", "Producer": "producer"}
+__all__ = ["AsyncConsumer", "AsyncProducer", "Consumer", "Producer"]
+_HOMES: Final = {
+    "AsyncConsumer": "aio",
+    "AsyncProducer": "aio",
+    "Consumer": "consumer",
+    "Producer": "producer",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -168,6 +168,16 @@ class Consumer:
                 return None
         return None
 
+    def take_ready(self) -> Message | None:
+        """The next message if it is here already and nothing else is due: never waits. Finishes the one before."""
+        shelf = self._shelf
+        shelf.in_hand = None
+        while not shelf.is_empty and time.monotonic() < self._commit_due_s:
+            message = shelf.take()
+            if message is not None:
+                return message
+        return None
+
     def poll_many(self, limit: int, timeout: float) -> list[Message]:
         """Up to `limit` messages, as soon as there is one. Finishes those before."""
         first = self.poll(timeout)

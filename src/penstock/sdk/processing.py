@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.sdk import dead_letters
 from penstock.sdk.errors import ConfigurationError, ProcessingFailed
@@ -75,6 +75,7 @@ class Engine:
     def __init__(self, consumer: "Consumer", options: Options) -> None:
         self.summary = Summary()
         self.stopping = threading.Event()
+        self.on_stopping: Callable[[], object] = self.stopping.set
         self._consumer = consumer
         self._options = options
         self._lanes = Lanes(options.order, options.workers)
@@ -100,7 +101,7 @@ class Engine:
             while not consumer.is_stopped and self._error is None:
                 self._step()
         finally:
-            self.stopping.set()
+            self._begin_stop()
             self._drain()
             pool.close()
             consumer.reset_books()
@@ -197,8 +198,13 @@ class Engine:
             self.summary.handled += 1
         elif job.error is not None and self._error is None:
             self._error = job.error
-            self.stopping.set()
+            self._begin_stop()
         return True
+
+    def _begin_stop(self) -> None:
+        """Nobody waits for another attempt any more."""
+        self.stopping.set()
+        self.on_stopping()
 
     def _commit(self, places: Sequence[Place], *, wait: bool) -> None:
         offsets: dict[Place, int] = {}
@@ -336,11 +342,3 @@ def run_on_threads(consumer: "Consumer", handler: Handler, options: Options) -> 
 def now_ms() -> int:
     """Wall time: it is compared with what producers wrote."""
     return time.time_ns() // 1_000_000
-
-
-def is_async(handler: Any) -> bool:
-    import inspect
-
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-        getattr(handler, "__call__", None)  # noqa: B004  # an object whose call is a coroutine
-    )

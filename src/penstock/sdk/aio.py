@@ -1,0 +1,276 @@
+"""AsyncProducer and AsyncConsumer: the same names, awaited. librdkafka works on its own threads; the loop never blocks."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar
+
+from penstock.sdk.consumer import Consumer, Time
+from penstock.sdk.delivery import Delivered, Delivery
+from penstock.sdk.errors import BufferExhausted, PenstockError
+from penstock.sdk.message import Message, Place
+from penstock.sdk.producer import MAX_BLOCK_MS, Headers, Producer
+
+if TYPE_CHECKING:
+    from penstock.sdk.exactly_once import Transaction
+    from penstock.sdk.processing import Summary
+    from penstock.sdk.retrying import Backoff, RetryTopics
+    from penstock.sdk.workers import Order
+
+P = ParamSpec("P")
+T = TypeVar("T")
+AsyncHandler = Callable[[Message], Awaitable[object]]
+
+_FULL_WAIT_S: Final = 0.01
+_SLICE_S: Final = 0.2
+
+
+class Waker:
+    """Completes futures of a loop from librdkafka's thread: one wake-up for all that came together."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._done: deque[tuple[asyncio.Future[Delivered], Any]] = deque()
+        self._is_called = False
+
+    def complete(self, future: "asyncio.Future[Delivered]", outcome: Any) -> None:
+        self._done.append((future, outcome))
+        if not self._is_called and not self._loop.is_closed():
+            self._is_called = True
+            self._loop.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        self._is_called = False  # before looking: what comes from now on calls again
+        while self._done:
+            future, outcome = self._done.popleft()
+            if future.done():  # its waiter was cancelled
+                continue
+            if isinstance(outcome, PenstockError):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+
+class AsyncDelivery:
+    """A message on its way: `await` it for where it is. Nobody has to: an error that is not awaited is only counted."""
+
+    def __init__(self, delivery: Delivery, waker: Waker) -> None:
+        self._delivery = delivery
+        self._waker = waker
+
+    @property
+    def done(self) -> bool:
+        return self._delivery.done
+
+    def __await__(self) -> Generator[Any, None, Delivered]:
+        future: asyncio.Future[Delivered] = asyncio.get_running_loop().create_future()
+        complete = partial(self._waker.complete, future)
+        self._delivery.add_callback(complete).add_errback(complete)
+        self._delivery.hurry()
+        return future.__await__()
+
+    async def result(self) -> Delivered:
+        return await self
+
+
+class AsyncProducer:
+    """`Producer` for asyncio: `delivery = await producer.send(…)` waits for room only; `await delivery` for the broker.
+
+    Give it the arguments of Producer. Use it on the loop it is first used on.
+    """
+
+    def __init__(
+        self, bootstrap: str, *, max_block_ms: int = MAX_BLOCK_MS, **settings: Any
+    ) -> None:
+        self._max_block_s = max_block_ms / 1000
+        self._may_block = (  # it sleeps, or asks how many partitions there are
+            settings.get("rate_limit") is not None
+            or settings.get("split_large", False)
+            or callable(settings.get("partitioner"))
+            or settings.get("partitioner") == "round_robin"
+        )
+        self._producer = Producer(bootstrap, max_block_ms=0, **settings)
+        self._waker: Waker | None = None
+        self._thread = ThreadPoolExecutor(1, "penstock-async-producer")
+        self.metrics: Final = self._producer.metrics
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Headers | None = None,
+        timestamp: int = 0,
+        partition: int | None = None,
+    ) -> AsyncDelivery:
+        """Hands a message over; waits only while the buffer is full."""
+        if self._waker is None:
+            self._waker = Waker(asyncio.get_running_loop())
+        message = (topic, value, key, headers, timestamp, partition)
+        if self._may_block:
+            return AsyncDelivery(await self._on_thread(self._producer.send, *message), self._waker)
+        deadline_s = asyncio.get_running_loop().time() + self._max_block_s
+        while True:
+            try:
+                return AsyncDelivery(self._producer.send(*message), self._waker)
+            except BufferExhausted as full:
+                if asyncio.get_running_loop().time() >= deadline_s:
+                    raise BufferExhausted(
+                        f"topic {topic!r}: the buffer was full for {self._max_block_s:g} s",
+                        code=full.code,
+                    ) from None
+                await asyncio.sleep(_FULL_WAIT_S)
+
+    async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # the name that Producer has
+        await self._on_thread(self._producer.flush, timeout)
+
+    async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        try:
+            await self._on_thread(self._producer.close, timeout)
+        finally:
+            self._thread.shutdown(wait=False)
+
+    @asynccontextmanager
+    async def transaction(
+        self, consumer: "AsyncConsumer | None" = None
+    ) -> "AsyncIterator[Transaction]":
+        """`async with producer.transaction(): …`: all of it is seen, or nothing."""
+        inner = self._producer.transaction(None if consumer is None else consumer.consumer)
+        await self._on_thread(inner.__enter__)
+        try:
+            yield inner
+        except BaseException as error:
+            await self._on_thread(inner.__exit__, type(error), error, None)
+            raise
+        await self._on_thread(inner.__exit__, None, None, None)
+
+    async def _on_thread(self, call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, partial(call, *arguments, **named))
+
+
+class AsyncConsumer:
+    """`Consumer` for asyncio; its thread is the only one that touches librdkafka. Give it the arguments of Consumer.
+
+    >>> async def read() -> str:
+    ...     async with AsyncConsumer(bootstrap, "greetings", group_id="async-readers") as consumer:
+    ...         async for message in consumer:
+    ...             return message.value.decode()
+    >>> import asyncio
+    >>> asyncio.run(read())
+    'hello'
+    """
+
+    def __init__(self, bootstrap: str, topics: str | Sequence[str], **settings: Any) -> None:
+        self._thread = ThreadPoolExecutor(1, "penstock-async-consumer")
+        self.consumer: Final = Consumer(bootstrap, topics, **settings)
+        self.metrics: Final = self.consumer.metrics
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self._on_thread(self.consumer.__exit__, kind, error, trace)
+        finally:
+            self._thread.shutdown(wait=False)
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Messages as they come, until `stop`."""
+        while not self.consumer.is_stopped:
+            message = self.consumer.take_ready() or await self.poll(_SLICE_S)
+            if message is not None:
+                yield message
+
+    async def poll(self, timeout: float | None = None) -> Message | None:  # noqa: ASYNC109  # the name that Consumer has
+        """The next message, or None. Finishes the one before."""
+        loop = asyncio.get_running_loop()
+        deadline_s = None if timeout is None else loop.time() + timeout
+        while not self.consumer.is_stopped:  # in slices, so that a cancelled poll ends soon
+            left_s = _SLICE_S if deadline_s is None else deadline_s - loop.time()
+            message = await self._on_thread(self.consumer.poll, max(0.0, min(_SLICE_S, left_s)))
+            if message is not None or (deadline_s is not None and loop.time() >= deadline_s):
+                return message
+        return None
+
+    def stop(self) -> None:
+        """Ends the iteration, or `run`, after the messages in hand."""
+        self.consumer.stop()
+
+    async def close(self) -> None:
+        """Commits what is finished, the message in hand included, and leaves the group."""
+        await self.__aexit__(None, None, None)
+
+    async def commit(self) -> None:
+        await self._on_thread(self.consumer.commit)
+
+    async def assignment(self) -> list[Place]:
+        return await self._on_thread(self.consumer.assignment)
+
+    async def seek(self, topic: str, partition: int, offset: int) -> None:
+        await self._on_thread(self.consumer.seek, topic, partition, offset)
+
+    async def seek_to_time(self, when: Time) -> None:
+        await self._on_thread(self.consumer.seek_to_time, when)
+
+    async def pause(self, places: Sequence[Place] | None = None) -> None:
+        await self._on_thread(self.consumer.pause, places)
+
+    async def resume(self, places: Sequence[Place] | None = None) -> None:
+        await self._on_thread(self.consumer.resume, places)
+
+    async def lag(self) -> dict[Place, int]:
+        return await self._on_thread(self.consumer.lag)
+
+    async def run(
+        self,
+        handler: AsyncHandler,
+        *,
+        workers: int = 8,
+        order: "Order" = "key",
+        retries: int = 5,
+        backoff: "Backoff" = 0.1,
+        dead_letter: str | None = None,
+        retry_topics: "RetryTopics | None" = None,
+        max_in_flight: int = 1000,
+        drain_timeout: float = 30.0,
+    ) -> "Summary":
+        """Handles messages with `workers` tasks of this loop until `stop`. See `penstock.sdk.processing`."""
+        from penstock.sdk.async_workers import run_on_loop
+        from penstock.sdk.processing import Options
+
+        options = Options(
+            workers,
+            order,
+            retries,
+            backoff,
+            dead_letter,
+            retry_topics,
+            max_in_flight,
+            drain_timeout,
+        )
+        return await run_on_loop(self.consumer, handler, options, self._thread)
+
+    async def _on_thread(self, call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, partial(call, *arguments, **named))
