@@ -19,7 +19,7 @@ _TIME: Final = Struct(">q")
 _TWO_TIMES: Final = Struct(">qq")
 _KEY_TYPE: Final = 1
 _NO_KEY: Final = OffsetCommitKey()
-_KNOWN_VERSIONS: Final = OffsetCommitValue.versions
+_KNOWN_HEADS: Final = frozenset(_VERSION.pack(version) for version in OffsetCommitValue.versions)
 
 
 class Committed(NamedTuple):
@@ -71,11 +71,11 @@ def decode_offset(value: bytes) -> Committed:
 
 def check_version(value: bytes) -> None:
     """Raise for a value that could not be read back later."""
-    version = _VERSION.unpack_from(value)[0] if len(value) >= _VERSION.size else -1
-    if version not in _KNOWN_VERSIONS:
+    if value[:2] not in _KNOWN_HEADS:
+        version = _VERSION.unpack_from(value)[0] if len(value) >= _VERSION.size else -1
         raise UnknownRecord(
             f"an OffsetCommitValue of version {version}; "
-            f"this version knows up to {_KNOWN_VERSIONS[-1]}"
+            f"this version knows up to {OffsetCommitValue.versions[-1]}"
         )
 
 
