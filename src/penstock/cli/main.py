@@ -18,6 +18,7 @@ COMMANDS: Final = {
     "consume": "print a topic's messages",
     "group": "list, describe, reset and delete consumer groups",
     "dlq": "list, show and send back dead letters",
+    "txn": "list, describe and abort transactions",
     "cluster": "describe the cluster and its health",
     "log": "decode segment and index files",
 }
