@@ -7,27 +7,24 @@ more than there is memory for, is simply not read from.
 """
 
 import asyncio
-import errno
 import logging
-import os
 import socket
-from collections import deque
 from collections.abc import Coroutine
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.kafka.answers import Answer, Line
 from penstock.kafka.api import Api
 from penstock.kafka.apis import APIS, unsupported_version_reply
 from penstock.kafka.context import Context
 from penstock.kafka.hangup import HangUp
+from penstock.kafka.outbox import Outbox
 from penstock.kafka.security import ANONYMOUS, Principal
 from penstock.model.errors import BrokerError, ErrorCode, StorageFault
-from penstock.storage.files import FileSlice
 from penstock.storage.segment import DamagedLog
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.fields import Chunk
 from penstock.wire.header import RequestHeader, decode_request_header
-from penstock.wire.messages.fetch import FetchResponse
 from penstock.wire.primitives import MalformedMessage
 from penstock.wire.schema import Message
 
@@ -37,51 +34,40 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _SIZE: Final = Struct(">i")
-_HEAD: Final = Struct(">ii")  # size, correlation id
-_FLEXIBLE_HEAD: Final = Struct(">iib")  # and no tagged fields
 _SMALLEST_FRAME_BYTES: Final = 8
 _LARGE_FRAME_BYTES: Final = 64 << 10  # a larger frame gets a buffer of its own
 _LARGEST_PLAIN_FRAME_BYTES: Final = 16 << 20
 _FLUSH_AT_BYTES: Final = 256 << 10  # answers queued in memory before they are sent
-_COPIED_SLICE_BYTES: Final = 16 << 10  # below this, one copy is cheaper than a second system call
-_DISK_ERRORS: Final = (errno.EIO, errno.EUCLEAN)  # sendfile fails for the file, not for the socket
-_MAX_UNANSWERED: Final = 1000  # produces of one connection that wait for acknowledgement
+_NOTHING: Final = memoryview(b"")
 
-
-class Answer:
-    """A request's place in the order of answers."""
-
-    __slots__ = ("api", "chunks", "header", "started_s")
-
-    def __init__(self, api: Api[Any, Any], header: RequestHeader, started_s: float) -> None:
-        self.api = api
-        self.header = header
-        self.started_s = started_s
-        self.chunks: list[Chunk] | None = None  # None: not known yet
+# Why no request is taken at the moment. There may be several reasons at once.
+_HELD: Final = 1  # one that waits holds back later ones
+_FULL: Final = 2  # too many are not answered yet
+_BLOCKED: Final = 4  # the peer does not take our answers
+_MUTED: Final = 8  # it has used up its share (quotas)
+_STARVED: Final = 16  # others use all the memory for large frames
+_CLOSED: Final = 32
 
 
 class Connection:
     """Owned by its listener's loop. `close` may be called at any time, any number of times."""
 
     __slots__ = (
-        "_blocked",
-        "_closed",
+        "_ended",
         "_fd",
-        "_flush_due",
         "_frame",
         "_frame_filled",
         "_frame_size",
-        "_head_sent",
-        "_held",
+        "_line",
         "_loop",
-        "_muted",
         "_out",
-        "_out_bytes",
         "_reading",
         "_socket",
+        "_stops",
         "_tail",
-        "_unanswered",
+        "_unmuting",
         "_waiting",
+        "_writing",
         "client_host",
         "listener",
         "principal",
@@ -92,53 +78,50 @@ class Connection:
         self.listener = listener
         self.client_host = host
         self.principal: Principal = ANONYMOUS
-        self.used_s = loop.time()
+        self.used_s = loop.time()  # when anything last moved through it
         self._socket = sock
         self._fd = sock.fileno()
         self._loop = loop
-        self._tail = b""  # the front of a small frame, or whole ones that are held back
+        self._tail = _NOTHING  # the front of a small frame, or whole ones that are held back
         self._frame: bytearray | None = None  # a large frame, being filled
         self._frame_size = 0
         self._frame_filled = 0
-        self._out: deque[Chunk] = deque()
-        self._out_bytes = 0  # of _out, in memory
-        self._head_sent = 0  # bytes of _out[0] that have left
-        self._unanswered: deque[Answer] = deque()
+        self._out = Outbox(sock)
+        self._line = Line()
         self._waiting: asyncio.Future[Any] | None = None  # what the held request waits for
-        self._flush_due = False  # at the end of this tick
-        self._held = False  # a request that waits holds back later ones
-        self._muted = False
-        self._blocked = False  # the peer does not take our answers
+        self._stops = 0  # reasons why no request is taken
+        self._unmuting: asyncio.TimerHandle | None = None
+        self._ended = False  # the peer sends no more
         self._reading = True
-        self._closed = False
+        self._writing = False
         loop.add_reader(self._fd, self._on_readable)
 
     @property
     def is_idle(self) -> bool:
-        return not (self._held or self._unanswered or self._out)
+        """Whether silence is the peer's own: we owe it no answer, and would read what it sends."""
+        return not (self._stops & (_HELD | _MUTED | _STARVED) or self._line.answers)
 
     # Reading -----------------------------------------------------------------------------------
 
     def _on_readable(self) -> None:
         try:
-            if self._held or self._blocked or self._muted:
+            if self._stops:
                 self._look_for_end()
             elif self._frame is not None:
                 self._fill_frame(self._frame)
             else:
                 self._fill_scratch()
-        except (BlockingIOError, InterruptedError):
+        except BlockingIOError:
             return
-        except HangUp as reason:
-            self._flush()  # what came before the offence is answered
-            self.close(str(reason))
         except OSError as error:
             self.close(f"read failed: {error.strerror}", expected=True)
+        except Exception as error:  # noqa: BLE001 - a peer never crashes the broker
+            self._hang_up(error)
 
     def _look_for_end(self) -> None:
         """More arrived while we cannot take it: leave it with the kernel, unless it is the end."""
         if not self._socket.recv(1, socket.MSG_PEEK):
-            self.close("closed by the client", expected=True)
+            self._on_end()
         else:
             self._stop_reading()
 
@@ -148,12 +131,12 @@ class Connection:
         kept = len(self._tail)
         if kept:
             view[:kept] = self._tail
-            self._tail = b""
             received = self._socket.recv_into(view[kept:])
+            self._tail = _NOTHING
         else:
             received = self._socket.recv_into(view)
         if not received:
-            self.close("closed by the client", expected=True)
+            self._on_end()
             return
         self.used_s = self._loop.time()
         self._consume(view, kept + received)
@@ -162,7 +145,7 @@ class Connection:
         with memoryview(frame) as view:
             received = self._socket.recv_into(view[self._frame_filled : self._frame_size])
         if not received:
-            self.close("closed by the client in the middle of a request", expected=True)
+            self._on_end()
             return
         self.used_s = self._loop.time()
         self._frame_filled += received
@@ -178,7 +161,7 @@ class Connection:
     def _consume(self, view: memoryview, end: int) -> None:
         """Take whole frames from the front of `view`; keep the rest for later."""
         position = 0
-        while end - position >= 4 and not (self._held or self._blocked or self._muted):
+        while end - position >= 4 and not self._stops:
             size = _SIZE.unpack_from(view, position)[0]
             if not _SMALLEST_FRAME_BYTES <= size <= self._loop.max_frame_bytes:
                 raise HangUp(
@@ -192,14 +175,17 @@ class Connection:
                     position = end
                 break
             self._take(view[position + 4 : stop])
-            if self._closed:
-                return
             position = stop
-            if self._out_bytes > _FLUSH_AT_BYTES:
+            if self._out.size_bytes > _FLUSH_AT_BYTES:
                 self._flush()
         if position < end:
-            self._tail = bytes(view[position:end])
+            self._keep(view[position:end])
         self._flush()
+
+    def _keep(self, rest: memoryview) -> None:
+        """The scratch buffer is everybody's; what was kept before is ours, and need not be copied."""
+        is_ours = rest.obj is not self._loop.scratch.obj
+        self._tail = rest if is_ours else memoryview(bytearray(rest))
 
     def _begin_frame(self, front: memoryview, size: int) -> None:
         """Give a large frame a buffer of its own. Only records may be really large: anything else
@@ -210,34 +196,46 @@ class Connection:
                 f"a frame of {size} bytes for api {api_key}; the limit for all but Produce is "
                 f"{_LARGEST_PLAIN_FRAME_BYTES}"
             )
+        self._frame_size = size
         buffer = self._loop.memory.take(size)
-        if buffer is None:  # try again when another connection is done with its buffer
-            self._tail = _SIZE.pack(size) + bytes(front)
-            self._muted = True
-            self._stop_reading()
-            self._loop.memory.when_free(self.unmute)
+        if buffer is not None:
+            self._fill_from(front, buffer)
             return
+        self._keep(front)
+        self._stops |= _STARVED
+        self._stop_reading()
+        self._loop.memory.ask(size, self._granted)
+
+    def _granted(self, buffer: bytearray) -> None:
+        """Memory for the frame whose front was kept."""
+        self._fill_from(self._tail, buffer)
+        self._tail = _NOTHING
+        self._go_on(_STARVED)
+
+    def _fill_from(self, front: memoryview, buffer: bytearray) -> None:
         with memoryview(buffer) as view:  # a bytearray's own slice would copy `front` twice
             view[: len(front)] = front
         self._frame = buffer
-        self._frame_size = size
         self._frame_filled = len(front)
 
+    def _go_on(self, stop: int) -> None:
+        """One reason to take no request is gone."""
+        self._stops &= ~stop
+        self._resume()
+
     def _resume(self) -> None:
-        """What held us back is gone: go on with what was kept, then with the socket."""
-        if self._closed or self._held or self._blocked or self._muted:
+        """Unless something else is in the way, go on with what was kept, then with the socket."""
+        if self._stops:
             return
         if self._tail:
-            kept = memoryview(bytearray(self._tail))
-            self._tail = b""
+            kept, self._tail = self._tail, _NOTHING
             try:
                 self._consume(kept, len(kept))
-            except HangUp as reason:
-                self.close(str(reason))
-        self._read_again()
-
-    def _read_again(self) -> None:
-        if not (self._reading or self._closed or self._held or self._blocked or self._muted):
+            except Exception as error:  # noqa: BLE001 - as in `_on_readable`
+                self._hang_up(error)
+        if self._ended:
+            self._leave_when_done()
+        elif not (self._reading or self._stops):
             self._reading = True
             self._loop.add_reader(self._fd, self._on_readable)
 
@@ -247,13 +245,19 @@ class Connection:
             self._loop.remove_reader(self._fd)
 
     def mute(self, seconds: float) -> None:
-        """Take no request for a while (quotas)."""
-        self._muted = True
-        self._loop.call_later(seconds, self.unmute)
+        """Take no request for a while (quotas). Of several whiles, the one that ends last counts."""
+        if self._stops & _CLOSED:
+            return
+        if self._unmuting is not None:
+            if self._unmuting.when() >= self._loop.time() + seconds:
+                return
+            self._unmuting.cancel()
+        self._stops |= _MUTED
+        self._unmuting = self._loop.call_later(seconds, self._unmute)
 
-    def unmute(self) -> None:
-        self._muted = False
-        self._resume()
+    def _unmute(self) -> None:
+        self._unmuting = None
+        self._go_on(_MUTED)
 
     # Handling ----------------------------------------------------------------------------------
 
@@ -303,7 +307,7 @@ class Connection:
             if not isinstance(error, DamagedLog):
                 self.listener.services.replicas.disk_failed(error)
             error = BrokerError(str(error), ErrorCode.KAFKA_STORAGE_ERROR)
-        if not isinstance(error, BrokerError):
+        elif not isinstance(error, BrokerError):
             self._failed(api, error)
             error = BrokerError("an unexpected error; see the broker's log")
         refusal: Message = api.refuse(request, error)
@@ -321,204 +325,150 @@ class Connection:
         else:
             future = self._loop.create_future()
             self._loop.spawn(_into(future, reply), answer.api.name)
-        self._unanswered.append(answer)
-        if holds or len(self._unanswered) >= _MAX_UNANSWERED:
-            self._held = True
+        self._line_up(answer, None)
+        if holds:
+            self._stops |= _HELD
             self._waiting = future
         future.add_done_callback(lambda done: self._finish(answer, request, done))
 
     def _finish(self, answer: Answer, request: Message, done: asyncio.Future[Any]) -> None:
-        if self._closed or done.cancelled():
+        if self._stops & _CLOSED:
+            _ = done.cancelled() or done.exception()  # nobody is left to hear of it
             return
-        error = done.exception()
-        if isinstance(error, HangUp):
-            self.close(str(error))
-            return
-        if error is None:
-            reply = done.result()
-        elif isinstance(error, Exception):
-            reply = self._refusal(answer.api, request, error)
-        else:
-            raise error
         if self._waiting is done:
             self._waiting = None
-            self._held = False
+            self._stops &= ~_HELD
         try:
-            self._answer_parked(answer, reply)
-        except HangUp as reason:
-            self.close(str(reason))
+            self._answer_parked(answer, self._outcome(answer.api, request, done))
+        except Exception as error:  # noqa: BLE001 - as in `_on_readable`
+            self._hang_up(error)
             return
-        if self._unanswered:
-            self._flush_soon()
-        else:
-            self._flush()
+        self._flush()
         self._resume()
+
+    def _outcome(
+        self, api: Api[Any, Any], request: Message, done: asyncio.Future[Any]
+    ) -> Message | None:
+        if done.cancelled():
+            raise HangUp(f"{api.name} was given up")
+        error = done.exception()
+        if error is None:
+            reply: Message | None = done.result()
+            return reply
+        if isinstance(error, HangUp) or not isinstance(error, Exception):
+            raise error
+        return self._refusal(api, request, error)
 
     # Answering ---------------------------------------------------------------------------------
 
     def _answer(self, answer: Answer, reply: Message) -> None:
         """A reply that is ready at once leaves at once, unless earlier ones are still to come."""
         chunks = self._encoded(answer, reply)
-        if self._unanswered:
-            answer.chunks = chunks
-            self._unanswered.append(answer)
+        if self._line.answers:
+            self._line_up(answer, chunks)
         else:
-            self._queue(chunks)
+            self._out.put(chunks)
 
-    def _answer_parked(self, answer: Answer, reply: Message) -> None:
-        answer.chunks = self._encoded(answer, reply)
-        while self._unanswered and (chunks := self._unanswered[0].chunks) is not None:
-            self._unanswered.popleft()
-            self._queue(chunks)
+    def _line_up(self, answer: Answer, chunks: list[Chunk] | None) -> None:
+        self._line.join(answer, chunks)
+        if self._line.is_full:
+            self._stops |= _FULL
+
+    def _answer_parked(self, answer: Answer, reply: Message | None) -> None:
+        chunks = [] if reply is None else self._encoded(answer, reply)
+        leaving = self._line.leave(answer, chunks)
+        self._out.put(leaving)
+        if not self._line.is_full:
+            self._stops &= ~_FULL
 
     def _encoded(self, answer: Answer, reply: Message) -> list[Chunk]:
+        services = self.listener.services
         try:
-            chunks = encode_reply(answer, reply)
+            chunks = answer.encoded(reply)
+        except HangUp:
+            raise
         except StorageFault as fault:
-            self.listener.services.replicas.disk_failed(fault)
+            services.replicas.disk_failed(fault)
             raise HangUp(f"the answer to {answer.api.name} cannot be read: {fault}") from fault
         except Exception as error:
             self._failed(answer.api, error)
             raise HangUp(f"the answer to {answer.api.name} cannot be written") from error
-        metrics = self.listener.services.metrics.request(answer.api.name)
-        metrics.done(self._loop.time() - answer.started_s)
+        services.metrics.request(answer.api.name).done(self._loop.time() - answer.started_s)
         return chunks
-
-    def _queue(self, chunks: list[Chunk]) -> None:
-        for chunk in chunks:
-            self._out.append(chunk)
-            if not isinstance(chunk, FileSlice):
-                self._out_bytes += len(chunk)
-
-    def _flush_soon(self) -> None:
-        """More answers may come in this tick: send them together."""
-        if not self._flush_due:
-            self._flush_due = True
-            self._loop.call_soon(self._flush_now)
-
-    def _flush_now(self) -> None:
-        self._flush_due = False
-        self._flush()
 
     def _flush(self) -> None:
         """Send until all is gone or the peer takes no more."""
-        if not self._out or self._blocked or self._closed:
+        if not self._out.chunks or self._stops & (_BLOCKED | _CLOSED):
             return
         try:
-            while self._out:
-                head = self._out[0]
-                if isinstance(head, FileSlice):
-                    self._send_slice(head)
-                else:
-                    self._send_bytes()
-        except (BlockingIOError, InterruptedError):
-            self._blocked = True
-            self._loop.add_writer(self._fd, self._on_writable)
+            self._out.flush()
+        except BlockingIOError:
+            self._stops |= _BLOCKED
+            if not self._writing:
+                self._writing = True
+                self._loop.add_writer(self._fd, self._on_writable)
         except OSError as error:
-            if error.errno in _DISK_ERRORS and isinstance(self._out[0], FileSlice):
-                path = self._out[0].file.path
-                self.listener.services.replicas.disk_failed(
-                    StorageFault(f"{path}: cannot be read: {error.strerror}")
-                )
             self.close(f"write failed: {error.strerror}", expected=True)
-
-    def _send_slice(self, head: FileSlice) -> None:
-        if head.is_stale:
-            self.close("the log was truncated under a queued answer")
-            return
-        sent = os.sendfile(
-            self._fd,
-            head.fileno(),
-            head.position + self._head_sent,
-            head.size - self._head_sent,
-        )
-        if sent == 0:
-            self.close("a segment ended before its index says so")
-            return
-        self._head_sent += sent
-        if self._head_sent == head.size:
-            self._head_sent = 0
-            self._out.popleft()
-            head.release()
-
-    def _send_bytes(self) -> None:
-        """Send the run of bytes at the front, joined: one system call for many small answers."""
-        out = self._out
-        run: list[Any] = []
-        size = 0
-        for chunk in out:
-            if isinstance(chunk, FileSlice) or size > _FLUSH_AT_BYTES:
-                break
-            run.append(chunk)
-            size += len(chunk)
-        data = run[0] if len(run) == 1 else b"".join(run)
-        skipped = self._head_sent
-        sent = self._socket.send(memoryview(data)[skipped:] if skipped else data) + skipped
-        for chunk in run:
-            if sent < len(chunk):
-                break
-            sent -= len(chunk)
-            self._out_bytes -= len(chunk)
-            out.popleft()
-        self._head_sent = sent
+        except HangUp as reason:
+            self.close(str(reason))
+        except StorageFault as fault:
+            self.listener.services.replicas.disk_failed(fault)
+            self.close(str(fault))
 
     def _on_writable(self) -> None:
-        self._blocked = False
+        self.used_s = self._loop.time()
+        self._stops &= ~_BLOCKED
         self._flush()
-        if not (self._blocked or self._closed):
+        if not self._stops & (_BLOCKED | _CLOSED):
+            self._writing = False
             self._loop.remove_writer(self._fd)
             self._resume()
 
     # The end -----------------------------------------------------------------------------------
 
+    def _on_end(self) -> None:
+        """The peer sends no more, and may still read: what it asked for is answered first. But
+        nothing is waited for on behalf of somebody who most likely is gone."""
+        self._ended = True
+        self._stop_reading()
+        if self._stops & _HELD:
+            self.close("closed by the client while it waited", expected=True)
+        else:
+            self._leave_when_done()
+
+    def _leave_when_done(self) -> None:
+        if not (self._out.chunks or self._line.answers or self._stops & _MUTED):
+            self.close("closed by the client", expected=True)
+
+    def _hang_up(self, error: Exception) -> None:
+        """What came before the offence, or before a fault of our own, is answered."""
+        if not isinstance(error, HangUp):
+            _log.error("connection-failed client=%s", self.client_host, exc_info=error)
+        self._flush()
+        self.close(str(error) or "a fault of the broker's own; see its log")
+
     def close(self, reason: str, *, expected: bool = False) -> None:
-        if self._closed:
+        if self._stops & _CLOSED:
             return
-        self._closed = True
         level = logging.DEBUG if expected else logging.WARNING
         _log.log(level, "connection-closed client=%s reason=%s", self.client_host, reason)
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
+        starved, self._stops = self._stops & _STARVED, _CLOSED
+        if starved:
+            self._loop.memory.withdraw(self._granted)
+        if self._unmuting is not None:
+            self._unmuting.cancel()
         if self._waiting is not None:
             self._waiting.cancel()
         if self._frame is not None:
             frame, self._frame = self._frame, None
             self._loop.memory.give(frame)
-        for chunk in self._out:
-            if isinstance(chunk, FileSlice):
-                chunk.release()
+        self._line.clear()
         self._out.clear()
+        self._tail = _NOTHING
         self._socket.close()
         self.listener.forget(self)
-
-
-def encode_reply(answer: Answer, reply: Message) -> list[Chunk]:
-    """The frame of one reply: bytes, and slices of files where it carries records."""
-    version = answer.header.api_version
-    body: list[Chunk] = [b""]  # the head, once the size is known
-    answer.api.encode(version)(reply, body)
-    sliced = isinstance(reply, FetchResponse) and _copy_small_slices(body)
-    flexible = answer.api.has_flexible_response_header(version)
-    size = sum(map(len, body)) + (5 if flexible else 4)
-    correlation_id = answer.header.correlation_id
-    if flexible:
-        body[0] = _FLEXIBLE_HEAD.pack(size, correlation_id, 0)
-    else:
-        body[0] = _HEAD.pack(size, correlation_id)
-    return body if sliced else [b"".join(body)]  # type: ignore[arg-type] # no slices are left
-
-
-def _copy_small_slices(body: list[Chunk]) -> bool:
-    """Replace slices that are not worth a system call of their own; whether any others are left."""
-    sliced = False
-    for index, chunk in enumerate(body):
-        if isinstance(chunk, FileSlice):
-            if len(chunk) <= _COPIED_SLICE_BYTES:
-                body[index] = chunk.read()
-                chunk.release()
-            else:
-                sliced = True
-    return sliced
 
 
 async def _into(future: asyncio.Future[Any], coroutine: Coroutine[Any, Any, Any]) -> None:
@@ -528,6 +478,9 @@ async def _into(future: asyncio.Future[Any], coroutine: Coroutine[Any, Any, Any]
     except Exception as error:  # noqa: BLE001 - the connection answers for it
         if not future.done():
             future.set_exception(error)
+    except BaseException:
+        future.cancel()
+        raise
     else:
         if not future.done():
             future.set_result(result)

@@ -1,6 +1,7 @@
 """Listeners: they accept connections within their limits, and close those that nobody uses."""
 
 import asyncio
+import errno
 import logging
 import os
 import socket
@@ -19,6 +20,18 @@ _BACKLOG: Final = 4096
 _ACCEPTS_PER_TICK: Final = 256
 _SWEEP_S: Final = 1.0
 _OUT_OF_FILES_PAUSE_S: Final = 1.0
+_GONE: Final = frozenset(  # what accept(2) says of a peer that went away before we came to it
+    (
+        errno.ECONNABORTED,
+        errno.EPROTO,
+        errno.ENETDOWN,
+        errno.ENOPROTOOPT,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ENETUNREACH,
+        errno.EOPNOTSUPP,
+    )
+)
 
 
 class Loop:
@@ -116,9 +129,11 @@ class Listener:
         for _ in range(_ACCEPTS_PER_TICK):
             try:
                 sock, address = self._socket.accept()
-            except (BlockingIOError, InterruptedError):
+            except BlockingIOError:
                 return
             except OSError as error:
+                if error.errno in _GONE:
+                    continue
                 self._pause_accepting(error)
                 return
             self._admit(sock, str(address[0]))
@@ -130,8 +145,14 @@ class Listener:
             self._metrics.refused.value += 1
             sock.close()
             return
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a dead host says nothing
+        except OSError:  # it is gone again
+            self._limits.leave(host)
+            sock.close()
+            return
         self._connections.add(Connection(sock, self, self._loop, host))
         self._metrics.opened.value += 1
         self._metrics.connections.value += 1

@@ -1,0 +1,113 @@
+"""The order of answers: each request's place in it, and the bytes of its answer when it is known."""
+
+from struct import Struct
+from typing import Any, Final
+
+from penstock.kafka.api import Api
+from penstock.kafka.hangup import HangUp
+from penstock.storage.files import FileSlice
+from penstock.wire.fields import Chunk
+from penstock.wire.header import RequestHeader
+from penstock.wire.messages.fetch import FetchResponse
+from penstock.wire.schema import Message
+
+_HEAD: Final = Struct(">ii")  # size, correlation id
+_FLEXIBLE_HEAD: Final = Struct(">iib")  # and no tagged fields
+_MAX_ANSWERS: Final = 1000  # of one connection, that are still to come
+_MAX_KNOWN_BYTES: Final = 1 << 20  # that wait for earlier ones
+_COPIED_SLICE_BYTES: Final = 16 << 10  # below this, one copy is cheaper than a second system call
+
+
+class Answer:
+    __slots__ = ("api", "chunks", "header", "started_s")
+
+    def __init__(self, api: Api[Any, Any], header: RequestHeader, started_s: float) -> None:
+        self.api = api
+        self.header = header
+        self.started_s = started_s
+        self.chunks: list[Chunk] | None = None  # None: not known yet
+
+    def encoded(self, reply: Message) -> list[Chunk]:
+        """The frame of the reply: bytes, and slices of files where it carries records."""
+        version = self.header.api_version
+        body: list[Chunk] = [b""]  # the head, once the size is known
+        self.api.encode(version)(reply, body)
+        sliced = isinstance(reply, FetchResponse) and _copy_small_slices(body)
+        flexible = self.api.has_flexible_response_header(version)
+        size = sum(map(len, body)) + (5 if flexible else 4)
+        correlation_id = self.header.correlation_id
+        if flexible:
+            body[0] = _FLEXIBLE_HEAD.pack(size, correlation_id, 0)
+        else:
+            body[0] = _HEAD.pack(size, correlation_id)
+        return body if sliced else [b"".join(body)]  # type: ignore[arg-type] # no slices are left
+
+
+class Line:
+    """Requests that were taken and not answered, in order: an answer leaves when all before it have."""
+
+    __slots__ = ("_known_bytes", "answers")
+
+    def __init__(self) -> None:
+        self.answers: list[Answer] = []
+        self._known_bytes = 0  # of answers that wait for earlier ones
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.answers) >= _MAX_ANSWERS or self._known_bytes > _MAX_KNOWN_BYTES
+
+    def join(self, answer: Answer, chunks: list[Chunk] | None) -> None:
+        """At the end, with the answer if it is known already."""
+        self.answers.append(answer)
+        if chunks is not None:
+            answer.chunks = chunks
+            self._known_bytes += memory_bytes(chunks)
+
+    def leave(self, answer: Answer, chunks: list[Chunk]) -> list[Chunk]:
+        """Now that this answer is known: what may leave, in order."""
+        answer.chunks = chunks
+        self._known_bytes += memory_bytes(chunks)
+        leaving: list[Chunk] = []
+        count = 0
+        for first in self.answers:
+            if first.chunks is None:
+                break
+            leaving += first.chunks
+            count += 1
+        if count:
+            del self.answers[:count]
+            self._known_bytes -= memory_bytes(leaving)
+        return leaving
+
+    def clear(self) -> None:
+        for answer in self.answers:
+            release(answer.chunks or [])
+        self.answers.clear()
+        self._known_bytes = 0
+
+
+def memory_bytes(chunks: list[Chunk]) -> int:
+    """How much of it lies in memory."""
+    return sum(len(chunk) for chunk in chunks if not isinstance(chunk, FileSlice))
+
+
+def release(chunks: list[Chunk]) -> None:
+    """Let go of the files that an answer was to be read from."""
+    for chunk in chunks:
+        if isinstance(chunk, FileSlice):
+            chunk.release()
+
+
+def _copy_small_slices(body: list[Chunk]) -> bool:
+    """Replace slices that are not worth a system call of their own; whether any others are left."""
+    sliced = False
+    for index, chunk in enumerate(body):
+        if isinstance(chunk, FileSlice):
+            if len(chunk) <= _COPIED_SLICE_BYTES:
+                if chunk.is_stale:
+                    raise HangUp("the log was truncated under an answer")
+                body[index] = chunk.read()
+                chunk.release()
+            else:
+                sliced = True
+    return sliced

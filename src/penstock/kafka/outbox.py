@@ -1,0 +1,90 @@
+"""Answers on their way to one peer: bytes from memory, slices of files straight from the page cache."""
+
+import errno
+import os
+import socket
+from typing import Any, Final
+
+from penstock.kafka.answers import release
+from penstock.kafka.hangup import HangUp
+from penstock.model.errors import StorageFault
+from penstock.storage.files import FileSlice
+from penstock.wire.fields import Chunk
+
+_JOINED_BYTES: Final = 256 << 10  # small answers that leave with one system call
+_DISK_ERRORS: Final = (errno.EIO, errno.EUCLEAN)  # sendfile fails for the file, not for the socket
+
+
+class Outbox:
+    """Chunks leave in order, each of them once."""
+
+    __slots__ = ("_head_sent", "_socket", "chunks", "size_bytes")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.chunks: list[Chunk] = []
+        self.size_bytes = 0  # of what lies in memory
+        self._head_sent = 0  # bytes of the first chunk that have left
+        self._socket = sock
+
+    def put(self, chunks: list[Chunk]) -> None:
+        for chunk in chunks:
+            self.chunks.append(chunk)
+            if not isinstance(chunk, FileSlice):
+                self.size_bytes += len(chunk)
+
+    def flush(self) -> None:
+        """Send until all is gone. BlockingIOError: the peer takes no more now; OSError: it is gone."""
+        chunks = self.chunks
+        while chunks:
+            head = chunks[0]
+            if isinstance(head, FileSlice):
+                self._send_slice(head)
+            else:
+                self._send_bytes()
+
+    def _send_slice(self, head: FileSlice) -> None:
+        if head.is_stale:
+            raise HangUp("the log was truncated under a queued answer")
+        position, left = head.position + self._head_sent, head.size - self._head_sent
+        try:
+            sent = os.sendfile(self._socket.fileno(), head.fileno(), position, left)
+        except OSError as error:
+            if error.errno in _DISK_ERRORS:
+                raise StorageFault(
+                    f"{head.file.path}: read of {left} bytes at {position} failed: {error.strerror}"
+                ) from error
+            raise
+        if sent == 0:
+            raise HangUp(f"{head.file.path} ends before byte {position + left}")
+        self._head_sent += sent
+        if self._head_sent == head.size:
+            self._head_sent = 0
+            del self.chunks[0]
+            head.release()
+
+    def _send_bytes(self) -> None:
+        """Send the run of bytes at the front, joined: one system call for many small answers."""
+        run: list[Any] = []
+        size = 0
+        for chunk in self.chunks:
+            if isinstance(chunk, FileSlice) or size > _JOINED_BYTES:
+                break
+            run.append(chunk)
+            size += len(chunk)
+        data = run[0] if len(run) == 1 else b"".join(run)
+        skipped = self._head_sent
+        sent = self._socket.send(memoryview(data)[skipped:] if skipped else data) + skipped
+        gone = 0
+        for chunk in run:
+            if sent < len(chunk):
+                break
+            sent -= len(chunk)
+            self.size_bytes -= len(chunk)
+            gone += 1
+        del self.chunks[:gone]
+        self._head_sent = sent
+
+    def clear(self) -> None:
+        release(self.chunks)
+        self.chunks.clear()
+        self.size_bytes = self._head_sent = 0

@@ -1,0 +1,619 @@
+import gc
+import logging
+import socket
+import weakref
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from penstock.kafka import answers as answers_module
+from penstock.kafka import connection as connection_module
+from penstock.kafka.hangup import HangUp
+from penstock.model.errors import BrokerError, ErrorCode, StorageFault
+from penstock.wire.messages.sync_group import SyncGroupResponse
+from tests.support.stage import (
+    BROKEN,
+    HANG_UP,
+    HELD,
+    LATER,
+    MB,
+    NOW,
+    REFUSED,
+    RUNNING,
+    SILENT,
+    Asked,
+    Peer,
+    Stage,
+    staged,
+)
+
+CODES = {REFUSED: ErrorCode.INVALID_REQUEST, BROKEN: ErrorCode.UNKNOWN_SERVER_ERROR}
+SMALL_BUFFER = 4096
+LARGE = 100_000  # a frame that needs memory of its own
+KINDS = [NOW, NOW, LATER, LATER, HELD, RUNNING, SILENT, REFUSED, BROKEN]
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    with staged() as started:
+        yield started
+
+
+@pytest.fixture
+def peer(stage: Stage) -> Peer:
+    return stage.connect()
+
+
+def numbers(asked: list[Asked]) -> list[int]:
+    return [one.number for one in asked]
+
+
+def is_open(peer: Peer) -> bool:
+    return peer.connection in peer.connection.listener._connections
+
+
+# Order -----------------------------------------------------------------------------------------
+
+
+def test_answers_leave_in_the_order_of_requests_whatever_is_known_first(
+    stage: Stage, peer: Peer
+) -> None:
+    for number, kind in enumerate([LATER, NOW, LATER, REFUSED, SILENT, NOW]):
+        peer.ask(number, kind)
+    peer.exchange()
+    assert numbers(stage.handled) == [0, 1, 2, 3, 4, 5], "what waits lets the others begin"
+    assert peer.answers() == []
+    first, third = stage.waiting(peer)
+    stage.finish(third)
+    peer.exchange()
+    assert peer.answers() == []
+    stage.finish(first)
+    peer.exchange()
+    assert peer.numbers() == [0, 1, 2, 3, 5]
+
+
+@pytest.mark.parametrize("kind", [HELD, RUNNING])
+def test_a_request_that_holds_keeps_what_follows_from_beginning(
+    stage: Stage, peer: Peer, kind: str
+) -> None:
+    for number, each in enumerate([LATER, kind, NOW, LATER, NOW]):
+        peer.ask(number, each)
+    peer.exchange()
+    assert numbers(stage.handled) == [0, 1]
+    first, holding = stage.waiting(peer)
+    stage.finish(holding)
+    peer.exchange()
+    assert numbers(stage.handled) == [0, 1, 2, 3, 4]
+    assert peer.numbers() == [], "the first is not answered yet"
+    stage.finish(first)
+    peer.exchange()
+    assert peer.numbers() == [0, 1, 2]
+    stage.finish(stage.waiting(peer)[0])
+    peer.exchange()
+    assert peer.numbers() == [0, 1, 2, 3, 4]
+
+
+def test_one_connection_that_waits_holds_up_no_other(stage: Stage, peer: Peer) -> None:
+    other = stage.connect()
+    peer.ask(1, HELD)
+    peer.exchange()
+    other.ask(1, NOW)
+    other.exchange()
+    assert (peer.numbers(), other.numbers()) == ([], [1])
+
+
+def test_errors_are_answered_in_the_form_of_the_api(
+    stage: Stage, peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number, kind in enumerate([REFUSED, BROKEN, LATER, LATER]):
+        peer.ask(number, kind)
+    peer.exchange()
+    refused, broken = stage.waiting(peer)
+    stage.finish(refused, BrokerError("no", ErrorCode.INVALID_CONFIG))
+    stage.finish(broken, ZeroDivisionError("a bug"))
+    peer.exchange()
+    assert peer.answers() == [
+        (0, ErrorCode.INVALID_REQUEST, 0),
+        (1, ErrorCode.UNKNOWN_SERVER_ERROR, 0),
+        (2, ErrorCode.INVALID_CONFIG, 0),
+        (3, ErrorCode.UNKNOWN_SERVER_ERROR, 0),
+    ]
+    assert caplog.text.count("request-failed api=SyncGroup") == 2
+    assert stage.services.metrics.request("SyncGroup").errors.value == 2
+
+
+def test_a_fault_of_the_disk_is_told_to_the_engine_and_to_the_client(
+    stage: Stage, peer: Peer
+) -> None:
+    peer.ask(1, LATER)
+    peer.exchange()
+    fault = StorageFault("the disk is gone")
+    stage.finish(stage.waiting(peer)[0], fault)
+    peer.exchange()
+    assert peer.answers() == [(1, ErrorCode.KAFKA_STORAGE_ERROR, 0)]
+    assert stage.services.replicas.faults == [fault]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=8),
+    cuts=st.lists(st.integers(1, 400), max_size=30),
+    order=st.randoms(use_true_random=False),
+)
+def test_however_the_bytes_are_cut_the_answers_are_the_same(
+    kinds: list[str], cuts: list[int], order: Random
+) -> None:
+    with staged() as stage:
+        peer = stage.connect()
+        for number, kind in enumerate(kinds):
+            peer.ask(number, kind, padding=number * 7)
+        for cut in cuts:
+            peer.send(cut)
+        peer.exchange()
+        while waiting := stage.waiting(peer):
+            stage.finish(order.choice(waiting))
+            peer.exchange()
+        assert numbers(stage.handled) == list(range(len(kinds)))
+        assert peer.answers() == [
+            (number, CODES.get(kind, 0), 0) for number, kind in enumerate(kinds) if kind != SILENT
+        ]
+
+
+# What is refused --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        ((7).to_bytes(4, "big") + bytes(7), "a frame of 7 bytes"),
+        ((-5).to_bytes(4, "big", signed=True), "a frame of -5 bytes"),
+        ((64 * MB + 1).to_bytes(4, "big"), "socket.request.max.bytes"),
+        ((17 * MB).to_bytes(4, "big") + b"\0\x0e", "the limit for all but Produce"),
+        (b"\0\0\0\x14" + (999).to_bytes(2, "big") + bytes(18), "api 999 is not known"),
+        (b"\0\0\0\x14\0\x0e\0\x63" + bytes(16), "SyncGroup v99 is not supported"),
+        (b"\0\0\0\x0c\0\x0e\0\0" + bytes(4) + b"\xff\xff\x7f\xff", "malformed request"),
+    ],
+    ids=["small", "negative", "over-the-limit", "large", "unknown-api", "version", "malformed"],
+)
+def test_a_frame_that_cannot_be_is_the_end_of_its_connection_and_of_no_other(
+    stage: Stage, peer: Peer, sent: bytes, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = stage.connect()
+    peer.ask(1, NOW)
+    peer.unsent += sent
+    peer.exchange()
+    assert peer.hung_up
+    assert peer.numbers() == [1], "what came before is answered"
+    assert reason in caplog.text
+    other.ask(2, NOW)
+    other.exchange()
+    assert other.numbers() == [2]
+
+
+def test_bytes_that_follow_a_request_in_its_frame_are_let_be(peer: Peer) -> None:
+    peer.ask(1, NOW)
+    size = int.from_bytes(peer.unsent[:4], "big")
+    peer.unsent[:4] = (size + 3).to_bytes(4, "big")
+    peer.unsent += b"abc"
+    peer.ask(2, NOW)
+    peer.exchange()
+    assert peer.numbers() == [1, 2]
+
+
+def test_a_handler_may_end_the_connection_at_once_or_later(stage: Stage) -> None:
+    at_once, later = stage.connect(), stage.connect()
+    at_once.ask(1, NOW)
+    at_once.ask(2, HANG_UP)
+    at_once.ask(3, NOW)
+    at_once.exchange()
+    assert (at_once.numbers(), at_once.hung_up) == ([1], True)
+    later.ask(1, NOW)
+    later.ask(2, LATER)
+    later.exchange()
+    stage.finish(stage.waiting(later)[0], HangUp("enough"))
+    later.exchange()
+    assert (later.numbers(), later.hung_up) == ([1], True)
+    assert 3 not in numbers(stage.handled)
+
+
+def test_an_answer_that_cannot_be_written_ends_the_connection(
+    stage: Stage, peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    peer.ask(1, LATER)
+    peer.exchange()
+    stage.waiting(peer)[0].done.set_result(SyncGroupResponse(error_code=1 << 40))
+    peer.exchange()
+    assert peer.hung_up
+    assert "the answer to SyncGroup cannot be written" in caplog.text
+    assert stage.services.metrics.request("SyncGroup").errors.value == 1
+
+
+def test_a_fault_in_the_decoder_ends_the_connection_and_is_logged_with_its_trace(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(connection_module, "decode_request_header", broken)
+    peer.ask(1, NOW)
+    peer.exchange()
+    assert peer.hung_up
+    (record,) = [r for r in caplog.records if r.getMessage().startswith("connection-failed")]
+    assert record.exc_info is not None
+
+
+def test_a_handler_that_is_cancelled_leaves_nobody_waiting_for_ever(
+    stage: Stage, peer: Peer
+) -> None:
+    peer.ask(1, RUNNING)
+    peer.exchange()
+    stage.waiting(peer)[0].done.cancel()
+    peer.exchange()
+    assert peer.hung_up
+
+
+# Back-pressure ---------------------------------------------------------------------------------
+
+
+def test_a_peer_that_reads_nothing_is_not_read_from(stage: Stage) -> None:
+    peer = stage.connect(send_buffer=SMALL_BUFFER)
+    for number in range(500):
+        peer.ask(number, NOW, answer_bytes=20_000)
+    for _ in range(50):
+        peer.send()
+    assert len(stage.handled) < 50
+    assert peer.connection._out.size_bytes < MB
+    peer.exchange()
+    assert peer.numbers() == list(range(500))
+
+
+def test_only_so_many_requests_of_a_connection_are_taken_before_they_are_answered(
+    stage: Stage, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers_module, "_MAX_ANSWERS", 10)
+    for number in range(25):
+        peer.ask(number, LATER if number % 2 == 0 else NOW)
+    peer.exchange()
+    assert len(stage.handled) == 10
+    while waiting := stage.waiting(peer):
+        assert len(peer.connection._line.answers) <= 10
+        stage.finish(waiting[-1])
+        peer.exchange()
+    assert peer.numbers() == list(range(25))
+
+
+def test_answers_that_wait_for_an_earlier_one_take_only_so_much_memory(
+    stage: Stage, peer: Peer
+) -> None:
+    peer.ask(0, LATER)
+    for number in range(1, 50):
+        peer.ask(number, NOW, answer_bytes=300_000)
+    peer.exchange()
+    assert len(stage.handled) == 5
+    stage.finish(stage.waiting(peer)[0])
+    peer.exchange()
+    assert peer.numbers() == list(range(50))
+
+
+def test_who_gets_no_memory_waits_its_turn_and_others_are_served_meanwhile(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with staged(memory_bytes=MB) as small:
+        first, second, third = small.connect(), small.connect(), small.connect()
+        for number, peer in enumerate((first, second)):
+            peer.ask(number, NOW, padding=LARGE)
+            peer.send(70_000)
+        third.ask(3, NOW)
+        third.exchange()
+        assert third.numbers() == [3]
+        second.exchange()
+        assert second.numbers() == []
+        assert small.loop.memory.waiting == 1
+        first.exchange()
+        assert first.numbers() == [0]
+        second.exchange()
+        assert second.numbers() == [1]
+        assert small.loop.memory.used_bytes == 0
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+def test_a_muted_connection_takes_nothing_until_the_last_of_its_mutes_ends(
+    stage: Stage, peer: Peer
+) -> None:
+    connection = peer.connection
+    connection.mute(200)
+    connection.mute(100)
+    peer.ask(1, NOW)
+    peer.exchange()
+    assert peer.numbers() == []
+    assert connection._unmuting is not None
+    assert connection._unmuting.when() - stage.loop.time() > 150
+    connection.mute(300)
+    assert connection._unmuting.when() - stage.loop.time() > 250
+    connection.mute(0)
+    connection._unmuting.cancel()
+    connection._unmute()
+    peer.exchange()
+    assert peer.numbers() == [1]
+
+
+def test_being_woken_for_nothing_loses_nothing(peer: Peer) -> None:
+    peer.ask(1, NOW)
+    peer.send(10)
+    peer.connection._on_readable()
+    peer.exchange()
+    assert peer.numbers() == [1]
+
+
+def test_what_was_held_back_is_not_copied_again_for_each_request(stage: Stage, peer: Peer) -> None:
+    for number in range(100):
+        peer.ask(number, HELD)
+    peer.exchange()
+    kept = peer.connection._tail.obj
+    for number in range(99):
+        assert peer.connection._tail.obj is kept, number
+        stage.finish(stage.waiting(peer)[0])
+    stage.finish(stage.waiting(peer)[0])
+    peer.exchange()
+    assert peer.numbers() == list(range(100))
+
+
+# The end ---------------------------------------------------------------------------------------
+
+
+def test_a_peer_that_only_stops_sending_gets_every_answer(stage: Stage, peer: Peer) -> None:
+    for number, kind in enumerate([NOW, LATER, NOW, LATER]):
+        peer.ask(number, kind, padding=LARGE if number == 2 else 0)
+    peer.exchange()
+    peer.socket.shutdown(socket.SHUT_WR)
+    stage.tick()
+    for asked in stage.waiting(peer):
+        assert is_open(peer)
+        stage.finish(asked)
+    peer.exchange()
+    assert peer.numbers() == [0, 1, 2, 3]
+    assert peer.hung_up, "and then we leave too"
+
+
+def test_a_slow_reader_that_stops_sending_gets_every_answer(stage: Stage) -> None:
+    peer = stage.connect(send_buffer=SMALL_BUFFER)
+    for number in range(20):
+        peer.ask(number, NOW, answer_bytes=30_000)
+    peer.send()
+    assert peer.unsent == b""
+    peer.socket.shutdown(socket.SHUT_WR)
+    stage.tick()
+    assert len(stage.handled) < 20
+    peer.exchange()
+    assert peer.numbers() == list(range(20))
+    assert peer.hung_up
+
+
+def test_a_muted_peer_that_stops_sending_is_answered_when_its_time_has_come(
+    stage: Stage, peer: Peer
+) -> None:
+    peer.ask(1, HELD)
+    peer.ask(2, NOW)
+    peer.exchange()
+    peer.connection.mute(1000)
+    stage.finish(stage.waiting(peer)[0])
+    peer.socket.shutdown(socket.SHUT_WR)
+    stage.tick()
+    assert is_open(peer)
+    assert peer.connection._unmuting is not None
+    peer.connection._unmuting.cancel()
+    peer.connection._unmute()
+    peer.exchange()
+    assert (peer.numbers(), peer.hung_up) == ([1, 2], True)
+
+
+@pytest.mark.parametrize("kind", [HELD, RUNNING])
+def test_nothing_is_waited_for_on_behalf_of_a_peer_that_has_left(
+    stage: Stage, peer: Peer, kind: str
+) -> None:
+    peer.ask(1, kind)
+    peer.exchange()
+    peer.socket.close()
+    stage.tick()
+    assert not is_open(peer)
+    if kind == HELD:
+        assert stage.handled[0].done.cancelled(), "a parked fetch would let go of its partitions"
+    else:
+        stage.finish(stage.handled[0])
+
+
+def test_an_unfinished_frame_at_the_end_is_dropped(stage: Stage, peer: Peer) -> None:
+    peer.ask(1, NOW)
+    peer.exchange()
+    peer.ask(2, NOW)
+    peer.send(10)
+    peer.socket.shutdown(socket.SHUT_WR)
+    peer.exchange()
+    assert (peer.numbers(), peer.hung_up, len(stage.handled)) == ([1], True, 1)
+
+
+@pytest.mark.parametrize(
+    "state",
+    ["idle", "held", "running", "later", "filling", "starved", "blocked", "muted", "partial"],
+)
+@pytest.mark.parametrize("closer", ["peer", "broker"])
+def test_a_connection_that_ends_in_any_state_leaves_nothing_behind(state: str, closer: str) -> None:
+    with staged(memory_bytes=MB) as stage:
+        hog = stage.connect()
+        peer = stage.connect(send_buffer=SMALL_BUFFER)
+        enter(state, peer, hog)
+        its_socket = weakref.ref(peer.connection._socket)  # which nobody else holds
+        if closer == "broker":
+            peer.connection.close("because")
+        else:
+            peer.socket.close()
+        stage.tick()
+        for asked in stage.handled:
+            if asked.waits:
+                stage.finish(asked, ZeroDivisionError("nobody asks any more"))
+        hog.socket.close()
+        stage.tick()
+        if state == "muted" and closer == "peer":
+            peer.connection.close("it does not look")
+        stage.handled.clear()
+        del peer.connection
+        gc.collect(1)
+        assert its_socket() is None
+        assert (stage.loop.memory.used_bytes, stage.loop.memory.waiting) == (0, 0)
+        assert not stage.listener._connections
+        assert len(stage.tasks) == 0
+
+
+def enter(state: str, peer: Peer, hog: Peer) -> None:
+    """Bring a connection into a state in which something is owed, held or waited for."""
+    match state:
+        case "held" | "running" | "later":
+            peer.ask(1, state)
+            peer.ask(2, NOW)
+        case "filling":
+            peer.ask(1, NOW, padding=LARGE)
+            peer.send(70_000)
+            del peer.unsent[:]
+        case "starved":
+            hog.ask(1, NOW, padding=LARGE)
+            hog.send(70_000)
+            del hog.unsent[:]
+            enter("filling", peer, hog)
+            assert peer.connection._loop.memory.waiting == 1
+        case "blocked":
+            peer.ask(1, NOW, answer_bytes=MB)
+        case "muted":
+            peer.connection.mute(1000)
+            peer.ask(1, NOW)
+        case "partial":
+            peer.ask(1, NOW)
+            peer.send(20)
+            del peer.unsent[:]
+        case _:
+            peer.ask(1, NOW)
+    peer.send()
+
+
+def test_a_connection_is_idle_only_when_nothing_is_owed_to_its_peer() -> None:
+    with staged(memory_bytes=MB) as small:
+        seen = {}
+        for state in ("idle", "held", "later", "filling", "starved", "blocked", "muted"):
+            hog, peer = small.connect(), small.connect(send_buffer=SMALL_BUFFER)
+            enter(state, peer, hog)
+            seen[state] = peer.connection.is_idle
+            peer.connection.close("seen")
+            hog.connection.close("seen")
+        assert [state for state, idle in seen.items() if idle] == ["idle", "filling", "blocked"]
+
+
+def test_closing_twice_is_closing_once(stage: Stage, peer: Peer) -> None:
+    for _ in range(3):
+        peer.connection.close("again")
+    peer.connection.mute(10)
+    assert stage.services.metrics.listener("TEST").closed.value == 1
+
+
+# Any history -----------------------------------------------------------------------------------
+
+
+class ConnectionMachine(RuleBasedStateMachine):
+    """Two peers that send and read as they like, requests that end in any order, little memory."""
+
+    @initialize()
+    def begin(self) -> None:
+        self._context = staged(memory_bytes=MB)
+        self.stage = self._context.__enter__()
+        self.peers = [self.stage.connect(send_buffer=SMALL_BUFFER) for _ in range(2)]
+        self.scripts: list[list[tuple[str, int]]] = [[], []]
+
+    @rule(
+        who=st.integers(0, 1),
+        kind=st.sampled_from(KINDS),
+        padding=st.sampled_from([0, 10, 5000, LARGE, LARGE, 2 * LARGE]),
+        answer_bytes=st.sampled_from([0, 0, 0, 100, 50_000]),
+    )
+    def ask(self, who: int, kind: str, padding: int, answer_bytes: int) -> None:
+        number = len(self.scripts[who])
+        self.peers[who].ask(number, kind, padding=padding, answer_bytes=answer_bytes)
+        self.scripts[who].append((kind, answer_bytes))
+
+    @rule(who=st.integers(0, 1), limit=st.sampled_from([1, 50, 1000, 70_000, 70_000, 1 << 20]))
+    def send(self, who: int, limit: int) -> None:
+        self.peers[who].send(limit)
+
+    @rule(who=st.integers(0, 1), limit=st.sampled_from([1, 100, 10_000, 1 << 20]))
+    def read(self, who: int, limit: int) -> None:
+        self.peers[who].read(limit)
+
+    @rule(who=st.integers(0, 1), choice=st.integers(0, 50))
+    def finish(self, who: int, choice: int) -> None:
+        waiting = self.stage.waiting(self.peers[who])
+        if waiting:
+            self.stage.finish(waiting[choice % len(waiting)])
+
+    @rule(who=st.integers(0, 1), muted=st.booleans())
+    def mute(self, who: int, muted: bool) -> None:
+        connection = self.peers[who].connection
+        if muted:
+            connection.mute(3600)
+        elif connection._unmuting is not None:
+            connection._unmuting.cancel()
+            connection._unmute()
+
+    def handled(self, who: int) -> list[Asked]:
+        return [asked for asked in self.stage.handled if asked.peer == self.peers[who].name]
+
+    def expected(self, who: int) -> list[tuple[int, int, int]]:
+        return [
+            (number, CODES.get(kind, 0), 0 if kind in CODES else answer_bytes)
+            for number, (kind, answer_bytes) in enumerate(self.scripts[who])
+            if kind != SILENT
+        ]
+
+    @invariant()
+    def requests_are_taken_and_answered_in_order(self) -> None:
+        for who, peer in enumerate(self.peers):
+            handled = self.handled(who)
+            assert numbers(handled) == list(range(len(handled)))
+            for asked in handled[:-1]:
+                assert not (asked.kind in (HELD, RUNNING) and asked.waits)
+            answers = peer.answers()
+            assert answers == self.expected(who)[: len(answers)]
+            assert is_open(peer)
+
+    @invariant()
+    def memory_is_bounded(self) -> None:
+        assert self.stage.loop.memory.used_bytes <= MB
+
+    def teardown(self) -> None:
+        try:
+            self.everything_is_answered_in_the_end()
+        finally:
+            self._context.__exit__(None, None, None)
+
+    def everything_is_answered_in_the_end(self) -> None:
+        for who in (0, 1):
+            self.mute(who, False)
+        for _ in range(3):
+            for peer in self.peers:
+                peer.exchange()
+                while waiting := self.stage.waiting(peer):
+                    self.stage.finish(waiting[0])
+                    peer.exchange()
+        for who, peer in enumerate(self.peers):
+            assert peer.answers() == self.expected(who)
+            peer.socket.close()
+        self.stage.tick()
+        memory = self.stage.loop.memory
+        assert (memory.used_bytes, memory.waiting) == (0, 0)
+        assert not self.stage.listener._connections
+
+
+ConnectionMachine.TestCase.settings = settings(
+    max_examples=40, stateful_step_count=40, deadline=None
+)
+TestConnectionHistories = ConnectionMachine.TestCase
