@@ -13,6 +13,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final
 
+import aiokafka
 import confluent_kafka
 
 from benchmarks.frames import frame
@@ -34,10 +35,17 @@ from benchmarks.rig import (
     print_row,
     rss_mb,
     running_broker,
+    start,
 )
 from penstock.client.connection import Connection
 from penstock.model.errors import ErrorCode
 from penstock.testing import Broker
+from penstock.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
 from penstock.wire.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -71,6 +79,7 @@ GROUPS: Final = 10_000
 REPLAYED: Final = 1_000_000
 _CONNECTIONS: Final = 50
 _SIZE: Final = Struct(">i")
+_NAMED_FETCH: Final = 12  # the last version that has topics by name
 _UNPINNED_JOIN: Final = 3  # the last version that gives out no member id first
 
 
@@ -301,13 +310,29 @@ async def until_loaded(broker: Broker, count: int) -> float:
     return elapsed_s
 
 
+async def fetch_first(connection: Connection, group: str, topic: str) -> None:
+    """Where the group is, and the message that is there."""
+    topics = [OffsetFetchRequestTopics(name=topic, partition_indexes=[0])]
+    groups = [OffsetFetchRequestGroup(group_id=group, topics=topics)]
+    found = await connection.request(
+        OffsetFetchRequest(groups=groups), OffsetFetchResponse, timeout_ms=PATIENCE_MS
+    )
+    assert found.groups[0].topics[0].partitions[0].committed_offset == -1
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    request = FetchRequest(
+        max_wait_ms=500, min_bytes=1, topics=[FetchTopic(topic=topic, partitions=[partition])]
+    )
+    answer = await connection.request(
+        request, FetchResponse, timeout_ms=PATIENCE_MS, at_most=_NAMED_FETCH
+    )
+    assert answer.responses[0].partitions[0].records
+
+
 def report_replay(data: str | None) -> None:
     with running_broker(data=data) as broker:
         broker.create_topic("t", partitions=1)
         asyncio.run(commit_many(broker, REPLAYED))
         broker.stop()
-        from benchmarks.rig import start
-
         start(broker)
         meter = CpuMeter(broker.pid)
         elapsed_s = asyncio.run(until_loaded(broker, REPLAYED))
@@ -322,14 +347,15 @@ def report_replay(data: str | None) -> None:
 # The first message -------------------------------------------------------------------------------
 
 
-def first_message(broker: Broker, protocol: str, group: str) -> float:
-    """From the consumer's creation to its first message, with real timing of librdkafka."""
+def with_librdkafka(broker: Broker, protocol: str, group: str) -> float:
+    """From the consumer's creation to its first message."""
     settings: dict[str, Any] = {
         "bootstrap.servers": broker.bootstrap,
         "group.id": group,
         "group.protocol": protocol,
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
+        "log_level": 0,
     }
     begun_s = time.monotonic()
     consumer = confluent_kafka.Consumer(settings)
@@ -343,21 +369,65 @@ def first_message(broker: Broker, protocol: str, group: str) -> float:
     return elapsed_s
 
 
+def with_aiokafka(broker: Broker, _: str, group: str) -> float:
+    async def read() -> float:
+        begun_s = time.monotonic()
+        consumer = aiokafka.AIOKafkaConsumer(
+            "first",
+            bootstrap_servers=broker.bootstrap,
+            group_id=group,
+            auto_offset_reset="earliest",
+        )
+        await consumer.start()
+        await consumer.getone()
+        elapsed_s = time.monotonic() - begun_s
+        await consumer.stop()
+        return elapsed_s
+
+    return asyncio.run(read())
+
+
+def with_raw_client(broker: Broker, _: str, group: str) -> float:
+    """What the broker's part is: every request that a member needs, one after the other."""
+
+    async def read() -> float:
+        begun_s = time.monotonic()
+        connection = await connect(broker.bootstrap)
+        await _find(connection, group)
+        await _form_one(connection, group)
+        await fetch_first(connection, group, "first")
+        elapsed_s = time.monotonic() - begun_s
+        await connection.close()
+        return elapsed_s
+
+    return asyncio.run(read())
+
+
+FIRST: Final[tuple[tuple[str, str, Callable[[Broker, str, str], float]], ...]] = (
+    ("raw client", "classic", with_raw_client),
+    ("aiokafka", "classic", with_aiokafka),
+    ("librdkafka", "classic", with_librdkafka),
+    ("librdkafka", "consumer", with_librdkafka),
+)
+
+
 def report_first_message(data: str | None, runs: int) -> None:
-    print_heading("protocol", "group", "median", "worst", "≤ 150 ms")
-    for protocol in ("classic", "consumer"):
+    print_heading("client", "protocol", "group", "median", "worst", "≤ 150 ms")
+    for client, protocol, measure in FIRST:
         fresh, later = [], []
         for run in range(runs):
             with running_broker(data=data) as broker:
                 broker.create_topic("first", partitions=1)
-                producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+                settings = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
+                producer = confluent_kafka.Producer(settings)
                 producer.produce("first", b"hello")
                 assert producer.flush(30) == 0
-                fresh.append(first_message(broker, protocol, f"first-{run}"))
-                later.append(first_message(broker, protocol, f"second-{run}"))
+                fresh.append(measure(broker, protocol, f"first-{run}"))
+                later.append(measure(broker, protocol, f"second-{run}"))
         for name, times in (("the broker's first", fresh), ("a later one", later)):
             median_ms, worst_ms = statistics.median(times) * 1000, max(times) * 1000
             print_row(
+                client,
                 protocol,
                 name,
                 f"{median_ms:.0f} ms",
