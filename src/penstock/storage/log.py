@@ -110,6 +110,7 @@ class Log(GrowingLog):
             return
         if offset < self._segments.active.base_offset:
             swap.discard(self.path, self._files.disk)
+        self._announce_cut(self._segments.end_after_cut(offset))
         self._was_cut(self._segments.truncate(offset))
 
     def restart_at(self, offset: int) -> None:
@@ -119,9 +120,17 @@ class Log(GrowingLog):
             self._begin_log(self.config.index_interval_bytes)
         else:
             swap.discard(self.path, self._files.disk)
+            self._announce_cut(self._segments[0].base_offset)
             self._segments.restart_at(offset, self.config.index_interval_bytes)
         self.start_offset = offset
         self._was_cut(offset)
+
+    def _announce_cut(self, next_offset: int) -> None:
+        """Write down that less will be there, before it is: a crash halfway must not look like damage."""
+        assert self._unsynced is not None
+        before = self._truncated_to
+        self._truncated_to = next_offset if before is None else min(before, next_offset)
+        self._unsynced.add_path(self.state.save_epochs(self.path, self._truncated_to))
 
     def _was_cut(self, next_offset: int) -> None:
         """The log ends at `next_offset` now: all that is known of it must agree."""
@@ -134,7 +143,6 @@ class Log(GrowingLog):
         self.next_offset = next_offset
         self.start_offset = min(self.start_offset, next_offset)  # it may lie inside a batch
         self.recovery_point = min(self.recovery_point, next_offset)
-        self._truncated_to = min(self._truncated_to or next_offset, next_offset)
         self._state = state.load(self.path, self._segments, self.epochs, next_offset)
         self.epochs.truncate_start(self.start_offset)
         self._unsynced.add_path(self.state.save_epochs(self.path, self._truncated_to))

@@ -66,9 +66,7 @@ def open_segments(segments: list[Segment], past: Past) -> tuple[list[Segment], R
 
 def check_closed(segment: Segment, next_base_offset: int) -> None:
     """A segment that was synced long ago must end where the next one begins."""
-    end = segment.base_offset
-    for _, header in segment.headers(segment.place_near_end()):
-        end = header.next_offset
+    end = segment.last_batch_end()
     if end != next_base_offset:
         raise DamagedLog(
             f"{segment.file.path}: ends at offset {end} (byte {segment.size_bytes}), but the next "

@@ -261,9 +261,12 @@ class Segment:
             position += header.size_bytes
             wanted = HEADER_SIZE if header.size_bytes > _LARGE_BATCH_BYTES else _SCAN_BYTES
 
-    def place_near_end(self) -> int:
-        """Where a batch begins, not far from the end."""
-        return self._place_of(self.base_offset + MAX_RELATIVE_OFFSET)
+    def last_batch_end(self) -> int:
+        """One past the last offset of its last batch, by the batch itself."""
+        end = self.base_offset
+        for _, header in self.headers(self._place_of(self.base_offset + MAX_RELATIVE_OFFSET)):
+            end = header.next_offset
+        return end
 
     def read_batch(self, position: int, header: BatchHeader) -> bytes:
         return self.file.read_at(position, header.size_bytes)

@@ -70,6 +70,12 @@ class Segments(Sequence[Segment]):
             dropped.append(self._items.pop(0))
         return dropped
 
+    def end_after_cut(self, offset: int) -> int:
+        """Where the log will end once `truncate(offset)` is through."""
+        segment = self._items[self.number_of(offset)]
+        found = segment.find(offset)
+        return found[1].base_offset if found else segment.last_batch_end()
+
     def truncate(self, offset: int) -> int:
         """Drop the batches that reach `offset` or lie past it; the offset of the first one dropped."""
         number = self.number_of(offset)

@@ -407,6 +407,24 @@ def test_a_crash_while_a_log_is_emptied_leaves_one_that_can_be_filled(tmp_path: 
     assert {str(path) for path in paths(found, ".deleted")} == set(found.removable(NOW_MS))
 
 
+def test_the_lowest_of_several_cuts_is_remembered(tmp_path: Path) -> None:
+    disk = ForgetfulDisk()
+    log = new_log(tmp_path / "a", TopicConfig(), disk)
+    fill(log, 30)
+    log.flush()
+    log.truncate_to(0)
+    log.flush()
+    fill(log, 20)
+    log.truncate_to(10)
+    (disk.durable[f"{log.path}/leader-epochs"],) = {
+        path.read_bytes() for path in paths(log, "leader-epochs")
+    }
+    left = disk.after_power_loss(str(tmp_path / "a"), str(tmp_path / "b"), lambda _size: 0)
+
+    found = reopened(left, Ending.POWER_LOSS, 30, config=TopicConfig())
+    assert found.next_offset == 0, "none of the ten was ever synced"
+
+
 def test_a_second_crash_before_the_recovery_point_is_written_is_no_damage_either(
     tmp_path: Path,
 ) -> None:
