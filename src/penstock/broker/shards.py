@@ -71,7 +71,6 @@ class Shards(Generic[ReplayT, ShardT]):
         self._epochs: dict[int, int] = {}  # leader epochs of what is led
         self._creating: asyncio.Task[None] | None = None
         self._loader: asyncio.Task[None] | None = None
-        self._loading: int | None = None
         self._closed = False
 
     # Life --------------------------------------------------------------------------------------
@@ -132,7 +131,8 @@ class Shards(Generic[ReplayT, ShardT]):
 
     @property
     def is_loading(self) -> bool:
-        return self._loading is not None or bool(self._unloaded)
+        """Whether anything that is led here cannot be used yet."""
+        return len(self._shards) + len(self._stopped) < len(self._epochs)
 
     @property
     def stopped_count(self) -> int:
@@ -224,11 +224,7 @@ class Shards(Generic[ReplayT, ShardT]):
             index = self._unloaded[0]
             if not self._load_if_empty(index) and index in self._unloaded:
                 self._unloaded.remove(index)
-                self._loading = index
-                try:
-                    await self._load(index, self._epochs[index])
-                finally:
-                    self._loading = None
+                await self._load(index, self._epochs[index])
             await asyncio.sleep(0)
 
     def _load_if_empty(self, index: int) -> bool:

@@ -1,0 +1,307 @@
+"""The shell around transactions: decided in the log before anybody hears of it, and finished by itself after a crash."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.markers import MarkerWriter
+from penstock.broker.partition import Partition
+from penstock.broker.shards import partition_for
+from penstock.broker.transactions import STATE_TOPIC
+from penstock.model.errors import DiskFull, ErrorCode
+from penstock.records.builder import build_batch
+from penstock.records.record import Record
+from penstock.storage.log import Origin
+from penstock.transactions.records import encode_key
+from penstock.transactions.state import Transaction
+from penstock.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from tests.support.clocks import ManualClock
+from tests.support.context import BrokerContext, broker_context
+from tests.support.txn_session import NEW, OLD, Session, committed_values
+
+E = ErrorCode
+both_versions = pytest.mark.parametrize("version", [OLD, NEW], ids=["old", "new"])
+SETTINGS = {
+    "transaction.state.log.num.partitions": "2",
+    "offsets.topic.num.partitions": "2",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "1",
+}
+
+
+def until(broker: BrokerContext, what: Callable[[], object]) -> None:
+    async def wait() -> None:
+        for _ in range(10_000):
+            if what():
+                return
+            await asyncio.sleep(0.001)
+        raise AssertionError("it did not come to be")
+
+    broker.run(wait())
+
+
+def found(broker: BrokerContext, name: str = "tx") -> Transaction:
+    transaction = broker.services.transactions.find(name)
+    assert transaction is not None
+    return transaction
+
+
+def state(broker: BrokerContext, name: str = "tx") -> str:
+    return found(broker, name).status.title
+
+
+def state_partition(broker: BrokerContext, name: str = "tx") -> Partition:
+    return broker.partition(STATE_TOPIC, partition_for(name, 2))
+
+
+def begun(broker: BrokerContext, version: int = NEW, *, timeout_ms: int = 60_000) -> Session:
+    """With records in both partitions of t, and an offset of a group."""
+    session = Session(broker, version=version)
+    assert session.initialize(timeout_ms=timeout_ms) is E.NONE
+    if version == OLD:
+        session.add("t", 0, 1)
+        session.add_group("g")
+    for index in (0, 1):
+        assert session.send("t", index, b"x") is E.NONE
+    assert session.send_offset("g", "t", 5) is E.NONE
+    return session
+
+
+def offset_of(broker: BrokerContext) -> tuple[int, int]:
+    topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
+    group = OffsetFetchRequestGroup(group_id="g", topics=topics)
+    answer = broker.ask(OffsetFetchRequest(groups=[group], require_stable=True), 9)
+    if answer.groups[0].error_code:
+        return answer.groups[0].error_code, -1
+    (row,) = answer.groups[0].topics[0].partitions
+    return row.error_code, row.committed_offset
+
+
+def until_seen(broker: BrokerContext, *, committed: bool) -> None:
+    """Until both partitions and the group know how it ended."""
+    until(broker, lambda: not broker.services.transactions.is_loading)
+    until(broker, lambda: state(broker).startswith("Complete"))
+    for index in (0, 1):
+        assert committed_values(broker, "t", index) == ([b"x"] if committed else [])
+    assert offset_of(broker) == (E.NONE, 5 if committed else -1)
+
+
+@both_versions
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("written", [0, 1, 2, 3])
+def test_a_prepared_end_is_finished_after_a_crash_however_many_markers_were_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, committed: bool, written: int
+) -> None:
+    write = MarkerWriter.write
+    left = [written]
+
+    def dies_after_a_few(self: MarkerWriter, name: object, ending: object) -> object:
+        if not left[0]:
+            raise DiskFull("it dies here")
+        left[0] -= 1
+        return write(self, name, ending)  # type: ignore[arg-type] # as it was called
+
+    with broker_context(tmp_path, SETTINGS) as broker:
+        broker.create_topic("t", 2)
+        session = begun(broker, version)
+        monkeypatch.setattr(MarkerWriter, "write", dies_after_a_few)
+        assert session.end(committed=committed) is E.NONE
+        if written < 3:
+            assert state(broker).startswith("Prepare"), "it is decided, and not done"
+    monkeypatch.setattr(MarkerWriter, "write", write)
+    with broker_context(tmp_path, SETTINGS) as broker:
+        until_seen(broker, committed=committed)
+        ends = [broker.partition("t", index).log.next_offset for index in (0, 1)]
+        assert sum(ends) == 4 or (version == OLD and 0 < written < 3), "effect once"
+    with broker_context(tmp_path, SETTINGS) as broker:
+        until_seen(broker, committed=committed)
+        assert ends == [broker.partition("t", index).log.next_offset for index in (0, 1)]
+
+
+@both_versions
+def test_nothing_new_begins_before_the_markers_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    with broker_context(tmp_path, SETTINGS) as broker:
+        broker.create_topic("t", 2)
+        session = begun(broker, version)
+        monkeypatch.setattr(MarkerWriter, "write", _refuse)
+        session.end(committed=True)
+        if version == OLD:
+            assert session.add("t", 0) == [E.CONCURRENT_TRANSACTIONS]
+            assert session.send("t", 0, b"y", version=11) is E.NONE, "still the one that ends"
+        else:
+            assert session.send("t", 0, b"y") is E.CONCURRENT_TRANSACTIONS
+            assert session.send_offset("g", "t", 6) is E.CONCURRENT_TRANSACTIONS
+        assert session.initialize() is E.CONCURRENT_TRANSACTIONS
+        monkeypatch.undo()
+        until(broker, lambda: state(broker) == "CompleteCommit")
+        if version == NEW:
+            assert session.send("t", 0, b"y") is E.NONE
+
+
+def _refuse(*_: object) -> None:
+    raise DiskFull("no room")
+
+
+@both_versions
+def test_what_takes_too_long_is_aborted(tmp_path: Path, version: int) -> None:
+    with broker_context(tmp_path, SETTINGS) as broker:
+        broker.create_topic("t", 2)
+        session = begun(broker, version, timeout_ms=5000)
+        clock = broker.services.clock
+        assert isinstance(clock, ManualClock)
+        clock.advance(4999)
+        broker.run(asyncio.sleep(0.01))
+        assert state(broker) == "Ongoing"
+        clock.advance(1)
+        until_seen(broker, committed=False)
+        code = session.end(committed=True)
+        assert code is (E.PRODUCER_FENCED if version == OLD else E.TRANSACTION_ABORTABLE)
+        if version == NEW:
+            assert session.end(committed=False) is E.NONE
+            assert session.send("t", 0, b"goes on") is E.NONE
+
+
+def test_ids_that_nobody_uses_are_forgotten(tmp_path: Path) -> None:
+    settings = SETTINGS | {"transactional.id.expiration.ms": "10000"}
+    with broker_context(tmp_path, settings) as broker:
+        session = Session(broker)
+        session.initialize()
+        clock = broker.services.clock
+        assert isinstance(clock, ManualClock)
+        clock.advance(9999)
+        broker.run(asyncio.sleep(0.01))
+        first = found(broker).producer
+        clock.advance(1)
+        until(broker, lambda: broker.services.transactions.find("tx") is None)
+        session.initialize()
+        assert session.producer.id > first.id
+    with broker_context(tmp_path, settings) as broker:
+        until(broker, lambda: not broker.services.transactions.is_loading)
+        assert found(broker).producer == session.producer, "and not what a tombstone forgot"
+
+
+def test_a_record_of_the_future_stops_its_shard_and_no_other(tmp_path: Path) -> None:
+    names = {partition_for(f"tx{number}", 2): f"tx{number}" for number in range(10)}
+    with broker_context(tmp_path, SETTINGS) as broker:
+        for name in names.values():
+            assert Session(broker, name).initialize() is E.NONE
+        record = Record(0, 1, encode_key(names[0]), b"\x00\x63from the future")
+        batch = build_batch([record])
+        broker.call(
+            lambda: broker.partition(STATE_TOPIC, 0).append(
+                memoryview(batch), now_ms=1, origin=Origin.COORDINATOR
+            )
+        )
+    with broker_context(tmp_path, SETTINGS) as broker:
+        until(broker, lambda: not broker.services.transactions.is_loading)
+        assert Session(broker, names[0]).initialize() is E.COORDINATOR_NOT_AVAILABLE
+        assert Session(broker, names[1]).initialize() is E.NONE
+
+
+def test_while_nothing_can_be_written_nothing_is_decided(tmp_path: Path) -> None:
+    with broker_context(tmp_path, SETTINGS) as broker:
+        broker.create_topic("t", 2)
+        session = begun(broker)
+        broker.call(lambda: broker.replicas.disk_is_full(DiskFull("full")))
+        assert session.end(committed=True) is E.COORDINATOR_NOT_AVAILABLE
+        assert session.initialize() is E.COORDINATOR_NOT_AVAILABLE
+        assert state(broker) == "Ongoing"
+        broker.call(broker.replicas.disk_has_room)
+        assert session.end(committed=True) is E.NONE
+        until_seen(broker, committed=True)
+
+
+def test_a_lost_write_is_a_lost_decision_and_the_log_is_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with broker_context(tmp_path, SETTINGS) as broker:
+        broker.create_topic("t", 2)
+        session = begun(broker)
+        partition = state_partition(broker)
+        append = Partition.append
+
+        def fails(self: Partition, *arguments: object, **options: object) -> object:
+            if self is partition:
+                raise DiskFull("no room")
+            return append(self, *arguments, **options)  # type: ignore[arg-type] # as it was called
+
+        monkeypatch.setattr(Partition, "append", fails)
+        assert session.end(committed=True) is E.NOT_COORDINATOR
+        monkeypatch.undo()
+        assert session.end(committed=True) is E.COORDINATOR_LOAD_IN_PROGRESS
+        until(broker, lambda: not broker.services.transactions.is_loading)
+        assert session.end(committed=True) is E.NONE
+        until_seen(broker, committed=True)
+
+
+def test_a_deleted_topic_does_not_keep_a_transaction_from_its_end(tmp_path: Path) -> None:
+    with broker_context(tmp_path, SETTINGS) as broker:
+        broker.create_topic("t", 2)
+        broker.create_topic("gone")
+        session = begun(broker)
+        assert session.send("gone", 0, b"x") is E.NONE
+        broker.run(broker.cluster.delete_topics(["gone"]))
+        assert session.end(committed=True) is E.NONE
+        until_seen(broker, committed=True)
+
+
+def test_a_transaction_of_very_many_partitions_is_ended_in_turns(tmp_path: Path) -> None:
+    count = 250
+    with broker_context(tmp_path, SETTINGS) as broker:
+        broker.create_topic("many", count)
+        session = Session(broker, version=OLD)
+        session.initialize()
+        assert set(session.add("many", *range(count))) == {E.NONE}
+        assert session.end(committed=True) is E.NONE
+        until(broker, lambda: state(broker) == "CompleteCommit")
+        ends = [broker.partition("many", index).log.next_offset for index in range(count)]
+        assert ends == [1] * count, "also where nothing was written: a zombie's epoch is over there"
+
+
+def test_pending_offsets_are_read_back(tmp_path: Path) -> None:
+    with broker_context(tmp_path, SETTINGS) as broker:
+        broker.create_topic("t", 2)
+        session = begun(broker)
+    with broker_context(tmp_path, SETTINGS) as broker:
+        session.broker = broker
+        until(broker, lambda: not broker.services.groups.is_loading)
+        assert offset_of(broker) == (E.UNSTABLE_OFFSET_COMMIT, -1)
+        until(broker, lambda: not broker.services.transactions.is_loading)
+        assert session.end(committed=True) is E.NONE
+        until_seen(broker, committed=True)
+
+
+def test_retention_keeps_what_is_not_decided(tmp_path: Path) -> None:
+    with broker_context(tmp_path, SETTINGS) as broker:
+        broker.create_topic("t", 2, {"segment.bytes": "1048576", "retention.ms": "1"})
+        session = begun(broker)
+        partition = broker.partition("t")
+        broker.call(partition.log.roll)
+        clock = broker.services.clock
+        assert isinstance(clock, ManualClock)
+        clock.advance(10_000)
+        stable = partition.last_stable_offset
+        broker.call(lambda: partition.log.apply_retention(clock.wall_ms(), upto_offset=stable))
+        assert partition.log.start_offset == 0
+        session.end(committed=True)
+        stable = partition.last_stable_offset
+        broker.call(lambda: partition.log.apply_retention(clock.wall_ms(), upto_offset=stable))
+        assert partition.log.start_offset > 0
+
+
+def test_readers_are_never_before_the_start_of_the_log(tmp_path: Path) -> None:
+    with broker_context(tmp_path, SETTINGS) as broker:
+        broker.create_topic("t", 2)
+        begun(broker)
+        partition = broker.partition("t")
+        assert partition.last_stable_offset == 0
+        broker.call(lambda: partition.delete_records_before(-1))
+        assert partition.last_stable_offset == partition.log.start_offset == 1
