@@ -81,7 +81,7 @@ def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
         raise _invalid("rebalance_timeout_ms is needed when joining")
     if request.topic_partitions is None or request.topic_partitions:
         raise _invalid("topic_partitions must be there and empty when joining")
-    if not request.subscribed_topic_names and not request.subscribed_topic_regex:
+    if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
         raise _invalid("subscribed_topic_names or subscribed_topic_regex is needed when joining")
 
 

@@ -227,7 +227,6 @@ def test_a_member_that_lost_everything_joins_again_under_its_own_id() -> None:
         ("", 1, {}),
         ("ann", 0, {"instance": " "}),
         ("ann", 0, {"owned": {"t": [1]}}),
-        ("ann", 0, {"topics": []}),
     ],
 )
 def test_a_request_that_makes_no_sense_is_invalid_and_makes_no_group(
@@ -239,6 +238,16 @@ def test_a_request_that_makes_no_sense_is_invalid_and_makes_no_group(
     assert code(response) is ErrorCode.INVALID_REQUEST
     assert response.error_message
     assert not stage.shard.groups
+
+
+def test_a_member_that_does_not_know_its_topics_yet_is_let_in() -> None:
+    """As Java joins with a pattern of its own, before it has seen any topics."""
+    stage = Stage(t=2)
+    ann = Consumer(stage, "ann", topics=[])
+    assert (ann.epoch, ann.owned) == (1, {})
+    ann.beat(topics=["t"])
+
+    assert ann.owned == {"t": [0, 1]}
 
 
 def test_a_member_without_an_id_is_given_one_in_the_first_version() -> None:
