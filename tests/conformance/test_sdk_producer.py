@@ -73,6 +73,16 @@ def test_callbacks_run_whether_they_come_before_or_after_the_answer(
     assert came == [0, 0]
 
 
+def test_a_callback_that_fails_stops_nobody_else(
+    broker: Broker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Producer(broker.bootstrap) as producer:
+        producer.send(topic, b"1").add_callback(lambda _: 1 / 0).result(PATIENCE_S)
+        producer.send(topic, b"2").result(PATIENCE_S)
+        producer.flush()
+    assert "a callback of a delivery failed" in caplog.text
+
+
 def test_serializers_turn_values_into_bytes(broker: Broker, topic: str) -> None:
     with Producer(broker.bootstrap, key_serializer="str", value_serializer="json") as producer:
         producer.send(topic, {"n": 1}, key="k")

@@ -22,6 +22,8 @@ from penstock.sdk.settings import Role, translate
 from penstock.sdk.shelf import Shelf
 
 if TYPE_CHECKING:
+    from penstock.sdk.database import DatabaseHandler
+    from penstock.sdk.exactly_once import Transform
     from penstock.sdk.processing import Handler, Summary
     from penstock.sdk.retrying import Backoff, RetryTopics
     from penstock.sdk.workers import Order
@@ -86,6 +88,7 @@ class Consumer:
         self.auto_commits = enable_auto_commit and group_id is not None
         self.has_group: Final = group_id is not None
         self.is_incremental = False
+        self.start_from: Callable[[list[Place]], Mapping[Place, int]] | None = None
         self.before_loss: Callable[[list[Place], bool], object] = _nothing  # (places, may commit)
         self.client_id: Final = client_id(settings)
         self.settings: Final = {**settings, "client_id": self.client_id}
@@ -256,8 +259,13 @@ class Consumer:
         self._shelf.origins.update(self._shelf.handed_out())
 
     def rewind(self) -> None:
-        """Hands out again what was handed out since the last commit."""
-        self._seek(dict(self._shelf.origins))
+        """Hands out again what was handed out since the last commit, of the partitions that are still here."""
+        self.seek_all(self._shelf.origins)
+
+    def seek_all(self, offsets: Mapping[Place, int]) -> None:
+        """Goes to these offsets in the partitions that are assigned now."""
+        assigned = set(self.assignment())
+        self._seek({place: offset for place, offset in offsets.items() if place in assigned})
 
     def await_assignment(self, timeout: float = _TIMEOUT_S) -> list[Place]:
         """Waits until the group has given this consumer partitions."""
@@ -295,6 +303,59 @@ class Consumer:
             drain_timeout,
         )
         return run_on_threads(self, handler, options)
+
+    def transform(
+        self,
+        fn: "Transform",
+        *,
+        to: str,
+        transactional_id: str | None = None,
+        batch: int = 500,
+        transaction_timeout_ms: int = 10_000,
+        **settings: Any,
+    ) -> int:
+        """Exactly once: reads, calls `fn(message)`, sends what it returns to topic `to`, and commits, all in one transaction.
+
+        `fn` returns a value (sent with the message's key), an `Output`, a list of them, or None for nothing. Runs until
+        `stop`; needs enable_auto_commit=False. `settings` are those of the producer, such as value_serializer. Give each
+        instance a `transactional_id` that stays when it restarts: its open transaction then ends at once.
+        """
+        from penstock.sdk.exactly_once import TransformRun
+        from penstock.sdk.outlet import helper_producer
+
+        own = {
+            "transactional_id": transactional_id or f"{self.group_id}-{self.client_id}",
+            "transaction_timeout_ms": transaction_timeout_ms,
+        }
+        with helper_producer(self, **own, **settings) as producer:
+            return TransformRun(self, producer, fn, to).run(batch)
+
+    def run_in_database(
+        self,
+        connection: Any,
+        handler: "DatabaseHandler",
+        *,
+        batch: int = 100,
+        table: str = "penstock_offsets",
+        paramstyle: str | None = None,
+    ) -> int:
+        """Exactly once into a database: calls `handler(cursor, message)`, and keeps the offsets in the same transaction.
+
+        Runs until `stop`. `connection` is any DB-API connection that commits by `commit()`. See `penstock.sdk.database`.
+        """
+        from penstock.sdk.database import DatabaseRun, OffsetTable
+
+        if self.auto_commits:
+            raise ConfigurationError(
+                "this consumer commits by itself, beside the database",
+                remedy="give Consumer(enable_auto_commit=False)",
+            )
+        books = OffsetTable(connection, table, paramstyle)
+        return DatabaseRun(self, connection, handler, books).run(batch)
+
+    def refuse_parts(self) -> None:
+        """For exactly once: a message that is here in part would hold the offsets of whole ones behind it back."""
+        self._shelf.refuses_parts = True
 
     def first_pending(self, place: Place) -> int | None:
         """Where the oldest message begins whose parts are not all here."""
@@ -409,7 +470,12 @@ class Consumer:
         self._client.close()
 
     def starts(self, partitions: list[Any]) -> list[Any] | None:
-        """Where to begin in newly assigned partitions, if librdkafka cannot know; it can, but for a time."""
+        """Where to begin in newly assigned partitions, if librdkafka cannot know: kept elsewhere, or by a time."""
+        if self.start_from is not None:
+            known = self.start_from([(one.topic, one.partition) for one in partitions])
+            for one in partitions:
+                one.offset = known.get((one.topic, one.partition), one.offset)
+            return partitions
         if self._reset_ms is None:
             return None
         return self.assigned.starts_at(partitions, self._reset_ms, _TIMEOUT_S)

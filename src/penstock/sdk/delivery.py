@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from penstock.sdk.errors import PenstockError, TimedOut, from_kafka
+from penstock.sdk.librdkafka import LOGGER
 
 _BUSY_TICK_S: Final = 0.005
 _IDLE_POLL_S: Final = 0.1
@@ -112,7 +113,10 @@ class Delivery:
         with _lock:
             waiters, self._waiters = self._waiters, None
         for call in waiters or ():
-            call(self._outcome)
+            try:
+                call(self._outcome)
+            except Exception:  # noqa: BLE001  # a callback's error must not end the thread that serves all
+                LOGGER.exception("a callback of a delivery failed")
 
     def _wait(self, timeout: float | None) -> None:
         finished = threading.Event()
@@ -158,6 +162,10 @@ class Pump:
     """
 
     def __init__(self, client: Any) -> None:
+        from confluent_kafka import KafkaException
+
+        self.fatal: PenstockError | None = None  # from now on librdkafka refuses everything
+        self._exception: type[Exception] = KafkaException
         self.delivered = 0
         self.failed = 0
         self.dropped = 0
@@ -173,7 +181,7 @@ class Pump:
         """By the sender, between messages: serves what is there, unless somebody does."""
         if self._serving.acquire(blocking=False):
             try:
-                self._client.poll(0)
+                self._poll(0)
             finally:
                 self._serving.release()
 
@@ -186,7 +194,11 @@ class Pump:
         if not len(self._client):
             return 0
         with self._serving:
-            return int(self._client.flush(timeout_s))
+            try:
+                return int(self._client.flush(timeout_s))
+            except self._exception as error:
+                self.fatal = from_kafka(error.args[0], "this producer")
+                return len(self._client)
 
     def exclusively(self, call: Callable[[], object]) -> None:
         """Runs a call of librdkafka that serves reports itself."""
@@ -207,4 +219,11 @@ class Pump:
                 self._hurry.wait(_BUSY_TICK_S)
             self._hurry.clear()
             with self._serving:
-                self._client.poll(0 if sends >= _BUSY_SENDS else _IDLE_POLL_S)
+                self._poll(0 if sends >= _BUSY_SENDS else _IDLE_POLL_S)
+
+    def _poll(self, timeout_s: float) -> None:
+        """librdkafka raises a fatal error in whatever serves it next: it is kept for those whom it concerns."""
+        try:
+            self._client.poll(timeout_s)
+        except self._exception as error:
+            self.fatal = from_kafka(error.args[0], "this producer")

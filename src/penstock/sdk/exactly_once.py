@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 from penstock.sdk.errors import (
     ConfigurationError,
@@ -11,11 +11,15 @@ from penstock.sdk.errors import (
     TransactionAborted,
     from_kafka,
 )
+from penstock.sdk.librdkafka import LOGGER
+from penstock.sdk.message import Message
 
 if TYPE_CHECKING:
-    from penstock.sdk.producer import Producer
+    from penstock.sdk.consumer import Consumer
+    from penstock.sdk.producer import Headers, Producer
 
 _TIMEOUT_S: Final = 60.0
+_POLL_S: Final = 0.1
 
 
 class Reader(Protocol):
@@ -117,3 +121,51 @@ def transaction_error(error: Any, place: str) -> PenstockError:
     if error.txn_requires_abort():
         return TransactionAborted(ours.fact, code=ours.code)
     return ours
+
+
+class Output(NamedTuple):
+    """What a transform makes of a message, where value and key are not all of it."""
+
+    value: Any
+    key: Any = None
+    topic: str | None = None
+    headers: "Headers | None" = None
+
+
+Transform = Callable[[Message], Any]
+
+
+class TransformRun:
+    """Reads, transforms, writes and commits in transactions of up to `batch` messages."""
+
+    def __init__(self, consumer: "Consumer", producer: "Producer", fn: Transform, to: str) -> None:
+        self._consumer = consumer
+        self._producer = producer
+        self._fn = fn
+        self._to = to
+
+    def run(self, batch: int) -> int:
+        """Until the consumer is stopped; how many messages were transformed."""
+        done = 0
+        self._consumer.refuse_parts()
+        while not self._consumer.is_stopped:
+            messages = self._consumer.poll_many(batch, _POLL_S)
+            if not messages:
+                continue
+            try:
+                with self._producer.transaction(self._consumer):
+                    for message in messages:
+                        self._send(message)
+            except TransactionAborted as aborted:
+                LOGGER.warning("a transaction is run again: %s", aborted)
+            else:
+                done += len(messages)
+        return done
+
+    def _send(self, message: Message) -> None:
+        made = self._fn(message)
+        for one in made if isinstance(made, list) else [made]:
+            if isinstance(one, Output):
+                self._producer.send(one.topic or self._to, one.value, one.key, one.headers)
+            elif one is not None:
+                self._producer.send(self._to, one, message.raw_key)

@@ -32,7 +32,8 @@ class Outlet:
         retry_names = self._retry_names()
         wanted = [*retry_names, *([self._dead_letter] if self._dead_letter else [])]
         if wanted:
-            self._producer = helper_producer(self._consumer)
+            # split, because a message at the limit has more headers now
+            self._producer = helper_producer(self._consumer, split_large=True)
             try:
                 ensure_topics(self._producer, self._consumer, wanted)
             except BaseException:
@@ -88,7 +89,6 @@ def helper_producer(consumer: "Consumer", **settings: Any) -> "Producer":
 
     return Producer(
         consumer.bootstrap,
-        split_large=True,  # a message at the limit has more headers now
         librdkafka=shared_properties(consumer.librdkafka),
         **{**shared_settings(consumer.settings), **settings},
     )

@@ -351,6 +351,8 @@ class Producer:
 
     def _refusal(self, error: Exception, message: "_Message") -> PenstockError:
         topic, value, key, headers, _, _ = message
+        if self._pump.fatal is not None:
+            return self._pump.fatal
         if isinstance(error, TypeError):
             return SerializationError(
                 f"topic {topic!r}: {error} (value is {type(value).__name__}, key {type(key).__name__}, "
@@ -436,4 +438,4 @@ def _finish(client: Any, pump: Pump, flush_s: float = _EXIT_FLUSH_S) -> None:
     pump.flush(flush_s)
     pump.close()
     client.purge()
-    client.poll(0)
+    pump.serve()

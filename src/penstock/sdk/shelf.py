@@ -5,6 +5,7 @@ that looks like librdkafka's messages.
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
+from penstock.sdk.errors import ConfigurationError
 from penstock.sdk.large import PART_HEADER, Reassembler, decode_part
 from penstock.sdk.librdkafka import LOGGER
 from penstock.sdk.message import Message, Place, Readers, Reassembled
@@ -23,6 +24,7 @@ class Shelf:
         self.in_hand: Message | None = None
         self.finished: dict[Place, int] = {}
         self.origins: dict[Place, int] = {}  # the first offset handed out since the last commit
+        self.refuses_parts = False
         self._settled = 0
         self._on_event = on_event
         self._held: dict[Place, list[Any]] = {}  # fetched, but their partition is paused
@@ -122,6 +124,11 @@ class Shelf:
         part = decode_part(dict(raw.headers()).get(PART_HEADER))
         if part is None:
             return Message(raw, self.readers)
+        if self.refuses_parts:
+            raise ConfigurationError(
+                f"{raw.topic()}-{raw.partition()}@{raw.offset()} is a part of a split message",
+                remedy="exactly once takes whole messages: send them without split_large",
+            )
         parts = self._parts.setdefault((raw.topic(), raw.partition()), Reassembler())
         whole = parts.add(part, raw.value() or b"", raw.offset())
         if parts.give_up_old(raw.offset()):
