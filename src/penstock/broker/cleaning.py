@@ -15,6 +15,7 @@ from penstock.storage.worker import Worker, WorkerFailed
 _log = logging.getLogger(__name__)
 
 _REST_MS: Final = 60_000  # after a compaction that failed
+_SHORT_REST_MS: Final = 1000  # after one under which the log has changed
 
 
 class Cleaning:
@@ -36,8 +37,9 @@ class Cleaning:
         if not self._cluster.config.log_cleaner_enable:
             return
         while (found := self._next_round()) is not None:
-            if not await self._compact(found):
-                self._resting[found.log.path] = self._clock.monotonic_ms() + _REST_MS
+            rest_ms = await self._compact(found)
+            if rest_ms:
+                self._resting[found.log.path] = self._clock.monotonic_ms() + rest_ms
         if self._worker.is_running:
             await self._replicas.run_in_thread(self._worker.close)
 
@@ -74,21 +76,23 @@ class Cleaning:
             _log.error("care-failed partition=%s error=%s", partition, error)
         return None
 
-    async def _compact(self, found: Round) -> bool:
-        """Whether it was done; else the log rests a while, so that the others have their turn."""
+    async def _compact(self, found: Round) -> int:
+        """How long the log shall rest, so that the others have their turn; 0 when it was done."""
         metrics = self._replicas.metrics.compaction
         try:
             outcome = await self._steps(found)
         except Exception as error:
             if not any(log is found.log for log in self._replicas.directory.logs()):
-                return False  # deleted meanwhile, and its files with it
+                return _REST_MS  # deleted meanwhile, and its files with it
             if not isinstance(error, WorkerFailed | BrokerError):
                 raise
+            if not found.is_current():
+                return _SHORT_REST_MS  # retention has taken segments from under it
             metrics.failures.value += 1
             _log.error("compaction-failed log=%s error=%s", found.log, error)
-            return False
+            return _REST_MS
         if outcome is None:
-            return False
+            return _SHORT_REST_MS
         metrics.runs.value += 1
         metrics.bytes_read.value += outcome.read_bytes
         metrics.bytes_written.value += outcome.written_bytes
@@ -104,7 +108,7 @@ class Cleaning:
             outcome.written_bytes,
             outcome.clean_upto_offset,
         )
-        return True
+        return 0
 
     async def _steps(self, found: Round) -> Outcome | None:
         """None if the log has changed meanwhile."""
