@@ -104,8 +104,8 @@ def _join(
     replaced = None if holder is None or request.member_id else holder
     member, effects, written = _find_or_admit(group, event, holder)
     said = _profile_of(member.profile, event, subscription)
-    changed = said.topics != member.profile.topics
-    if said != member.profile:
+    changed = member.is_new or said.topics != member.profile.topics
+    if member.is_new or said != member.profile:
         member.profile = said
         group.put(member)
         written.append(entries.profile(group, member))

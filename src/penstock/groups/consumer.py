@@ -69,6 +69,11 @@ class ConsumerMember:
         self.revoking: Assignment = NOTHING
 
     @property
+    def is_new(self) -> bool:
+        """It has not been part of any epoch."""
+        return self.previous_epoch < 0
+
+    @property
     def is_classic(self) -> bool:
         return self.profile.classic is not None
 

@@ -111,9 +111,10 @@ def _beat(group: ConsumerGroup, event: ConsumerHeartbeat, now_ms: int) -> list[E
     request = event.request
     member, effects, written = _find_or_admit(group, event)
     said = _profile_of(member.profile, event)
-    changed = False
-    if said != member.profile:
-        changed = (said.topics, said.pattern) != (member.profile.topics, member.profile.pattern)
+    changed = member.is_new
+    if member.is_new or said != member.profile:
+        known = (member.profile.topics, member.profile.pattern)
+        changed = changed or (said.topics, said.pattern) != known
         member.profile = said
         group.put(member)
         written.append(entries.profile(group, member))
