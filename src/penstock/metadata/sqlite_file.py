@@ -8,7 +8,7 @@ import errno
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import sleep
 from typing import Final
@@ -85,11 +85,13 @@ class SqliteFile:
     def _open(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # it will hold credentials
-        self._db = self._connect("FULL")
-        self._use_wal()
-        self._create_schema()
-        self._lease_db = self._connect("NORMAL")
-        self._watch_db = self._connect("NORMAL")
+        with ExitStack() as opened:
+            self._db = self._connect("FULL", opened)
+            self._use_wal()
+            self._create_schema()
+            self._lease_db = self._connect("NORMAL", opened)
+            self._watch_db = self._connect("NORMAL", opened)
+            opened.pop_all()  # all is well: they stay open
 
     def _use_wal(self) -> None:
         """Brokers that start together on a new file meet here, each in the other's way; SQLite then
@@ -107,10 +109,11 @@ class SqliteFile:
     def _pause(self) -> None:
         sleep(_PAUSE_S)
 
-    def _connect(self, synchronous: str) -> sqlite3.Connection:
+    def _connect(self, synchronous: str, opened: ExitStack) -> sqlite3.Connection:
         db = sqlite3.connect(
             self._path, timeout=self._busy_s, isolation_level=None, check_same_thread=False
         )
+        opened.callback(db.close)
         db.execute(f"PRAGMA synchronous = {synchronous}")
         return db
 
@@ -131,7 +134,7 @@ class SqliteFile:
         if kind is not None:
             raise StoreError(
                 f"metadata store {self._path} is on a network file system ({kind}), where SQLite's locks "
-                "do not hold: put it on a local disk, or use etcd"
+                "do not hold: put it on a local disk"
             )
 
     def close(self) -> None:
