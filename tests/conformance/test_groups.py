@@ -20,7 +20,11 @@ from tests.support.group_members import (
     confluent,
 )
 
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    # client libraries leave sockets behind when a broker dies under them
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 PARTITIONS = 6
 QUICK = {  # sessions that a test can wait for

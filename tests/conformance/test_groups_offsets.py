@@ -15,7 +15,11 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.testing import Broker
 
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    # client libraries leave sockets behind when a broker dies under them
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 COUNT = 10
 START_MS = 1_700_000_000_000
