@@ -88,6 +88,28 @@ def add_properties(parser: argparse.ArgumentParser) -> None:
     )
 
 
+class Subcommands:
+    """The commands of a command, each with help, examples, `--bootstrap` and `--json`."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self._commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(
+        self,
+        name: str,
+        summary: str,
+        run: Callable[[argparse.Namespace], int | None],
+        *shown: str,
+    ) -> argparse.ArgumentParser:
+        command = self._commands.add_parser(
+            name, help=summary, description=sentence(summary), epilog=examples(*shown)
+        )
+        command.set_defaults(run=run)
+        add_bootstrap(command)
+        add_json(command)
+        return command
+
+
 def sentence(summary: str) -> str:
     """A command's summary as its description."""
     return summary[0].upper() + summary[1:] + "."

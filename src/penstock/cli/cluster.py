@@ -2,11 +2,11 @@
 
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from penstock.cli import values
-from penstock.cli.arguments import add_bootstrap, add_json, examples, sentence
+from penstock.cli.arguments import Subcommands
 from penstock.cli.output import Output
 from penstock.cli.session import with_pool
 from penstock.client import admin
@@ -16,24 +16,14 @@ from penstock.wire.messages.metadata import MetadataResponse, MetadataResponsePa
 
 
 def configure(parser: ArgumentParser) -> None:
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-
-    def add(name: str, summary: str, run: Callable[[Namespace], int | None]) -> None:
-        shown = examples(f"penstock cluster {name}", f"penstock cluster {name} --json")
-        command = commands.add_parser(
-            name, help=summary, description=sentence(summary), epilog=shown
-        )
-        command.set_defaults(run=run)
-        add_bootstrap(command)
-        add_json(command)
-
-    add("describe", "cluster id, controller and brokers with their load", _describe)
-    add(
-        "health",
-        "partitions without a leader or with replicas missing; exit code 1 if any",
-        _health,
-    )
-    add("leaders", "how leadership is spread over the brokers", _leaders)
+    commands = Subcommands(parser)
+    for name, summary, run in (
+        ("describe", "cluster id, controller and brokers with their load", _describe),
+        ("health", "partitions that are not well; exit code 1 if there are any", _health),
+        ("leaders", "how leadership is spread over the brokers", _leaders),
+    ):
+        shown = f"penstock cluster {name}"
+        commands.add(name, summary, run, shown, f"{shown} --json")
 
 
 def _describe(arguments: Namespace) -> None:

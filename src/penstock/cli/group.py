@@ -1,12 +1,12 @@
 """`penstock group`: list, describe, reset and delete consumer groups."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from time import time_ns
 from typing import Any, NamedTuple
 
 from penstock.cli import positions, values
-from penstock.cli.arguments import UsageError, add_bootstrap, add_json, examples, reader, sentence
+from penstock.cli.arguments import Subcommands, UsageError, reader
 from penstock.cli.output import Output, counted
 from penstock.cli.session import with_pool
 from penstock.client import admin, groups
@@ -24,19 +24,7 @@ class Chosen(NamedTuple):
 
 
 def configure(parser: ArgumentParser) -> None:
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-
-    def add(
-        name: str, summary: str, run: Callable[[Namespace], None], *shown: str
-    ) -> ArgumentParser:
-        command = commands.add_parser(
-            name, help=summary, description=sentence(summary), epilog=examples(*shown)
-        )
-        command.set_defaults(run=run)
-        add_bootstrap(command)
-        add_json(command)
-        return command
-
+    add = Subcommands(parser).add
     listing = add("list", "all groups", _list, *_LIST_EXAMPLES)
     for option, what in (("--state", "Stable"), ("--type", "consumer")):
         listing.add_argument(

@@ -1,20 +1,16 @@
 """`penstock topic`: create, list, describe, alter, trim and delete topics."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
 from time import time_ns
 from typing import Any
 
 from penstock.cli import values
 from penstock.cli.arguments import (
+    Subcommands,
     UsageError,
-    add_bootstrap,
-    add_json,
     count,
-    examples,
     non_negative,
     reader,
-    sentence,
 )
 from penstock.cli.output import Output, counted
 from penstock.cli.session import with_pool
@@ -27,19 +23,7 @@ from penstock.wire.messages.metadata import MetadataResponsePartition, MetadataR
 
 
 def configure(parser: ArgumentParser) -> None:
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-
-    def add(
-        name: str, summary: str, run: Callable[[Namespace], None], *shown: str
-    ) -> ArgumentParser:
-        command = commands.add_parser(
-            name, help=summary, description=sentence(summary), epilog=examples(*shown)
-        )
-        command.set_defaults(run=run)
-        add_bootstrap(command)
-        add_json(command)
-        return command
-
+    add = Subcommands(parser).add
     _configure_create(add("create", "make a topic", _create, *_CREATE_EXAMPLES))
     listing = add("list", "all topics", _list, "penstock topic list", "penstock topic list --json")
     listing.add_argument("--internal", action="store_true", help="show the brokers' own topics too")
