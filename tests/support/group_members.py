@@ -279,7 +279,12 @@ class _KafkaPython(kafka.ConsumerRebalanceListener):  # type: ignore[misc] # the
 
     def poll(self) -> list[Place]:
         # long enough for a rebalance: what a poll that ends amid one leaves behind, it never mends
-        polled = self._consumer.poll(timeout_ms=2000, max_records=50)
+        try:
+            polled = self._consumer.poll(timeout_ms=2000, max_records=50)
+        except kafka.errors.KafkaError as error:
+            if error.retriable:  # a broker that is away for a moment
+                return []
+            raise
         return [(m.topic, m.partition, m.offset) for part in polled.values() for m in part]
 
     def commit(self) -> dict[tuple[str, int], int]:
@@ -342,7 +347,12 @@ class _Aio(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc] # the libr
         self._member.record.own(self._member.name, frozenset())
 
     def poll(self) -> list[Place]:
-        polled = self._runner.run(self._consumer.getmany(timeout_ms=100, max_records=50))
+        try:
+            polled = self._runner.run(self._consumer.getmany(timeout_ms=100, max_records=50))
+        except aiokafka.errors.KafkaError as error:
+            if error.retriable:
+                return []
+            raise
         return [(m.topic, m.partition, m.offset) for part in polled.values() for m in part]
 
     def commit(self) -> dict[tuple[str, int], int]:
