@@ -1,6 +1,7 @@
 """Where real clients begin, stop and go on: commits by hand and by themselves, reset policies, seeks and pauses."""
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -309,6 +310,7 @@ def connect(broker: Broker, topic: str, request: pytest.FixtureRequest) -> Itera
     made = Connect(broker, topic, request.param)
     yield made
     made.close()
+    gc.collect()  # what clients left behind is found here, and not in another test
 
 
 def test_a_member_goes_on_where_the_last_commit_was(connect: Connect) -> None:
