@@ -6,7 +6,7 @@ the client begins anew with a full fetch: losing a session costs one larger requ
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from penstock.broker.partition import Partition
@@ -55,6 +55,9 @@ class FetchPartition:
     def key(self) -> Key:
         return (self.topic or self.topic_id, self.index)
 
+    def forget_told(self) -> None:
+        self.told_high_watermark = self.told_log_start = -1
+
     def ask_again(self, wanted: "FetchPartition") -> None:
         self.offset = wanted.offset
         self.max_bytes = wanted.max_bytes
@@ -72,6 +75,7 @@ class FetchSession:
         "by_id",
         "epoch",
         "id",
+        "is_closed",
         "parked",
         "used_ms",
     )
@@ -81,7 +85,8 @@ class FetchSession:
         self.epoch = 1
         self.by_id = by_id  # its reader names topics by id
         self.used_ms = now_ms
-        self.parked: Waiter | None = None
+        self.parked: Waiter | None = None  # the last of its fetches that wait
+        self.is_closed = False
         self.active: dict[FetchPartition, None] = {}
         self._partitions: dict[Key, FetchPartition] = {}
         self._by_partition: dict[Watched, FetchPartition] = {}
@@ -106,12 +111,13 @@ class FetchSession:
                     self.found(gone, None)
 
     def found(self, wanted: FetchPartition, partition: Partition | None) -> None:
-        """From now on `wanted` is read from there."""
+        """From now on `wanted` is read from there, which may be another topic of the same name."""
         if wanted.partition is not None:
             self._by_partition.pop(wanted.partition, None)
             unwatch(wanted.partition, self)
         wanted.partition = partition
-        if partition is not None:
+        wanted.forget_told()
+        if partition is not None and not self.is_closed:
             self._by_partition[partition] = wanted
             watch(partition, self)
 
@@ -134,9 +140,13 @@ class FetchSession:
             self.parked.fire()
 
     def close(self) -> None:
+        """A fetch that still waits is answered: nobody would tell it any more that there is data."""
+        self.is_closed = True
         for partition in self._by_partition:
             unwatch(partition, self)
         self._by_partition.clear()
+        if self.parked is not None:
+            self.parked.fire()
 
 
 class Wanted(NamedTuple):
@@ -167,7 +177,7 @@ class FetchSessions:
         """Raises BrokerError when the request is not of a session's next step."""
         if version < 7 or request.session_epoch in (_FIRST_EPOCH, _FINAL_EPOCH):
             self._end(request.session_id)
-            wanted = list(wanted_partitions(request))
+            wanted = wanted_partitions(request)
             if version < 7 or request.session_epoch == _FINAL_EPOCH or not wanted:
                 return Wanted(None, wanted, True)
             return Wanted(self._begin(wanted, version >= 13, now_ms), wanted, True)
@@ -195,16 +205,16 @@ class FetchSessions:
                 f"there is no fetch session {request.session_id}",
                 ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
             )
-        if session.by_id != by_id:
-            raise BrokerError(
-                f"fetch session {session.id} mixes topic names and topic ids",
-                ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-            )
         if request.session_epoch != session.epoch:
             raise BrokerError(
                 f"fetch session {session.id} is at epoch {session.epoch}, "
                 f"the request at {request.session_epoch}",
                 ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+            )
+        if session.by_id != by_id:
+            raise BrokerError(
+                f"fetch session {session.id} mixes topic names and topic ids",
+                ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
             )
         session.epoch = 1 if session.epoch == _MAX_EPOCH else session.epoch + 1
         self._sessions.move_to_end(session.id)
@@ -224,7 +234,9 @@ class FetchSessions:
             session.close()
 
 
-def wanted_partitions(request: FetchRequest) -> Iterator[FetchPartition]:
+def wanted_partitions(request: FetchRequest) -> list[FetchPartition]:
+    """Each partition once: of one that is named twice, the last word counts."""
+    found: dict[Key, FetchPartition] = {}
     for topic in request.topics:
         for asked in topic.partitions:
             wanted = FetchPartition(topic.topic, topic.topic_id, asked.partition)
@@ -232,4 +244,5 @@ def wanted_partitions(request: FetchRequest) -> Iterator[FetchPartition]:
             wanted.max_bytes = asked.partition_max_bytes
             wanted.leader_epoch = asked.current_leader_epoch
             wanted.last_fetched_epoch = asked.last_fetched_epoch
-            yield wanted
+            found[wanted.key] = wanted
+    return list(found.values())

@@ -5,6 +5,7 @@ A reader gets whole batches, at least one where there is any, and never a byte p
 
 import asyncio
 from collections.abc import Awaitable
+from typing import NamedTuple
 
 from penstock.broker.partition import Partition, Read
 from penstock.broker.waiters import Waiter
@@ -22,6 +23,14 @@ from penstock.wire.messages.fetch import (
 )
 
 _CONSUMER = -1
+_BY_ID_SINCE_VERSION = 13
+
+
+class Look(NamedTuple):
+    """What there is to read at one moment."""
+
+    found: list[tuple[FetchPartition, Read | BrokerError]]
+    lacking_bytes: int  # before an answer is worth sending; 0: now
 
 
 def handle(request: FetchRequest, context: Context) -> FetchResponse | Awaitable[FetchResponse]:
@@ -29,18 +38,19 @@ def handle(request: FetchRequest, context: Context) -> FetchResponse | Awaitable
     if replica_id != _CONSUMER:
         context.authorize(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
     fetch = Fetch(request, context)
-    lacking_bytes = fetch.lacking_bytes()
-    return fetch.wait(lacking_bytes) if lacking_bytes > 0 else fetch.answer()
+    look = fetch.look()
+    return fetch.wait(look.lacking_bytes) if look.lacking_bytes > 0 else fetch.answer(look)
 
 
 class Fetch:
     """One fetch request, from its first look at the logs to its answer."""
 
-    __slots__ = ("_context", "_is_full", "_partitions", "_request", "_session")
+    __slots__ = ("_context", "_enough", "_is_full", "_partitions", "_request", "_session")
 
     def __init__(self, request: FetchRequest, context: Context) -> None:
         self._request = request
         self._context = context
+        self._enough: Look | None = None  # the one that has just ended the waiting
         self._session, self._partitions, self._is_full = context.services.sessions.resolve(
             request, context.version, context.clock.monotonic_ms()
         )
@@ -57,7 +67,7 @@ class Fetch:
         replicas, context = self._context.services.replicas, self._context
         if partition is None or partition.failure is not None:
             self._found(wanted, None)
-            if wanted.topic:
+            if wanted.topic or context.version < _BY_ID_SINCE_VERSION:
                 context.authorize(Operation.READ, ResourceType.TOPIC, wanted.topic)
                 topic = replicas.topic(wanted.topic)
             else:
@@ -73,58 +83,83 @@ class Fetch:
         else:
             wanted.partition = partition
 
-    # Waiting -----------------------------------------------------------------------------------
+    # Looking -----------------------------------------------------------------------------------
 
-    def lacking_bytes(self) -> int:
-        """How much must arrive before an answer is worth sending; 0: answer now."""
+    def look(self) -> Look:
+        """Read what is there, within the limits of the request.
+
+        Until something was read, a batch may be larger than any limit; from then on none (KIP-74).
+        """
         request = self._request
-        if request.max_wait_ms <= 0 or not (self._partitions or self._session):
-            return 0
-        lacking_bytes = request.min_bytes
+        isolation = request.isolation_level
+        left_bytes = min(request.max_bytes, self._context.config.fetch_max_bytes)
+        lacking_bytes = request.min_bytes if request.max_wait_ms > 0 else 0
+        found: list[tuple[FetchPartition, Read | BrokerError]] = []
+        empty = True
         for wanted in self._wanted():
+            limit = min(wanted.max_bytes, left_bytes)
             try:
-                lacking_bytes -= self._available_bytes(wanted, lacking_bytes)
-            except BrokerError:
-                return 0  # the answer says it
-            if lacking_bytes <= 0:
-                return 0
-        return lacking_bytes
+                partition = self._find(wanted)
+                partition.check_epoch(wanted.leader_epoch)
+                read = partition.read(wanted.offset, limit, isolation, at_least_one=empty)
+            except BrokerError as error:
+                found.append((wanted, error))
+                lacking_bytes = 0  # the answer says it
+                continue
+            found.append((wanted, read))
+            if read.size_bytes:
+                empty = False
+                left_bytes -= read.size_bytes
+                lacking_bytes -= read.size_bytes
+            if lacking_bytes > 0 and self._is_urgent(wanted, read):
+                lacking_bytes = 0
+        nothing_to_wait_for = not found and not self._session  # nor anything in a session
+        return Look(found, 0 if nothing_to_wait_for else lacking_bytes)
 
-    def _available_bytes(self, wanted: FetchPartition, enough_bytes: int) -> int:
-        partition = self._find(wanted)
-        partition.check_epoch(wanted.leader_epoch)
-        isolation = self._request.isolation_level
-        if self._has_news(wanted, partition):
-            return enough_bytes
-        if wanted.offset == partition.visible_end(isolation):
-            return 0
-        if enough_bytes <= 1 and wanted.offset < partition.visible_end(isolation):
-            return 1
-        return partition.read(wanted.offset, wanted.max_bytes, isolation).size_bytes
+    def _is_urgent(self, wanted: FetchPartition, read: Read) -> bool:
+        """There is more than fits into this answer, or something other than data to be told."""
+        end = read.last_stable_offset if self._request.isolation_level else read.high_watermark
+        return read.next_offset < end or (
+            not self._is_full and wanted.told_log_start != read.log_start_offset
+        )
 
-    def _has_news(self, wanted: FetchPartition, partition: Partition) -> bool:
-        """In a session: something other than data that the reader was not told yet."""
-        return not self._is_full and wanted.told_log_start != partition.log.start_offset
+    # Waiting -----------------------------------------------------------------------------------
 
     def wait(self, lacking_bytes: int) -> asyncio.Future[FetchResponse]:
         """The answer, once there is enough, something changed, or the time is up."""
         loop, session = self._context.services.replicas.loop, self._session
         future: asyncio.Future[FetchResponse] = loop.create_future()
-        watched = [] if session else [w.partition for w in self._partitions if w.partition]
-        timeout_s = self._request.max_wait_ms / 1000
-        waiter = Waiter(watched, lacking_bytes, timeout_s, lambda: self._fulfil(future), loop)
+        watched = [w.partition for w in self._partitions if w.partition] if session is None else []
+        waiter = Waiter(
+            watched,
+            lacking_bytes,
+            self._request.max_wait_ms / 1000,
+            lambda: self._fulfil(future),
+            loop,
+            recount=self._look_again,
+            wary=self._request.isolation_level != 0,
+        )
         if session is not None:
             session.parked = waiter
-        future.add_done_callback(lambda _: waiter.cancel())
+        future.add_done_callback(lambda _: self._waited(waiter))
         return future
 
-    def _fulfil(self, future: "asyncio.Future[FetchResponse]") -> None:
-        if self._session is not None:
+    def _look_again(self) -> int:
+        look = self.look()
+        self._enough = look if look.lacking_bytes <= 0 else None
+        return look.lacking_bytes
+
+    def _waited(self, waiter: Waiter) -> None:
+        """Answered, or nobody waits any more."""
+        waiter.cancel()
+        if self._session is not None and self._session.parked is waiter:
             self._session.parked = None
+
+    def _fulfil(self, future: "asyncio.Future[FetchResponse]") -> None:
         if future.done():
             return
         try:
-            answer = self.answer()
+            answer = self.answer(self._enough or self.look())
         except Exception as error:  # noqa: BLE001 - it reaches the connection through the future
             future.set_exception(error)
             return
@@ -135,62 +170,32 @@ class Fetch:
 
     # Answering ---------------------------------------------------------------------------------
 
-    def answer(self) -> FetchResponse | Awaitable[FetchResponse]:
+    def answer(self, look: Look) -> FetchResponse | Awaitable[FetchResponse]:
         response = FetchResponse()
-        left_bytes = min(self._request.max_bytes, self._context.config.fetch_max_bytes)
         slices: list[FileSlice] = []
-        for wanted in self._wanted():
-            data, read = self._read(wanted, left_bytes)
-            if read is not None and read.size_bytes:
-                left_bytes -= read.size_bytes
-                slices += read.slices
-            if self._is_full or self._is_worth_telling(wanted, data, read):
+        for wanted, outcome in look.found:
+            if isinstance(outcome, BrokerError):
+                data = _refused(wanted, outcome)
+            else:
+                data = self._read_data(wanted, outcome)
+                slices += outcome.slices
+            if self._is_full or self._is_worth_telling(wanted, data, outcome):
                 _add(response, wanted, data)
                 wanted.told_high_watermark = data.high_watermark
                 wanted.told_log_start = data.log_start_offset
             if self._session is not None:
-                self._note_answer(wanted, read)
+                self._note_answer(wanted, outcome)
         if self._session is not None:
             response.session_id = self._session.id
         cold = [piece for piece in slices if not is_resident(piece)]
         return self._warmed(response, cold) if cold else response
 
-    def _note_answer(self, wanted: FetchPartition, read: Read | None) -> None:
-        assert self._session is not None
-        if read is None:  # an error is told again until it is gone
-            self._session.answered(wanted, got_data=False, has_more=True)
-            return
-        committed_only = self._request.isolation_level
-        end = read.last_stable_offset if committed_only else read.high_watermark
-        self._session.answered(wanted, got_data=read.size_bytes > 0, has_more=wanted.offset < end)
-
-    def _is_worth_telling(
-        self, wanted: FetchPartition, data: PartitionData, read: Read | None
-    ) -> bool:
-        return (
-            read is None
-            or read.size_bytes > 0
-            or data.high_watermark != wanted.told_high_watermark
-            or data.log_start_offset != wanted.told_log_start
-        )
-
-    def _read(self, wanted: FetchPartition, left_bytes: int) -> tuple[PartitionData, Read | None]:
-        """What the answer says of one partition, and what was read unless it was refused."""
-        try:
-            partition = self._find(wanted)
-            partition.check_epoch(wanted.leader_epoch)
-            read = partition.read(
-                wanted.offset,
-                min(wanted.max_bytes, left_bytes),
-                self._request.isolation_level,
-                at_least_one=left_bytes > 0,
-            )
-        except BrokerError as error:
-            return _refused(wanted, error), None
-        metrics = partition.topic.metrics
+    def _read_data(self, wanted: FetchPartition, read: Read) -> PartitionData:
+        assert wanted.partition is not None
+        metrics = wanted.partition.topic.metrics
         metrics.fetch_requests.value += 1
         metrics.bytes_out.value += read.size_bytes
-        data = PartitionData(
+        return PartitionData(
             partition_index=wanted.index,
             high_watermark=read.high_watermark,
             last_stable_offset=read.last_stable_offset,
@@ -198,7 +203,27 @@ class Fetch:
             aborted_transactions=_aborted(read),
             records=list(read.slices) or b"",
         )
-        return data, read
+
+    def _note_answer(self, wanted: FetchPartition, outcome: Read | BrokerError) -> None:
+        assert self._session is not None
+        if isinstance(outcome, BrokerError):  # it is told again until it is gone
+            self._session.answered(wanted, got_data=False, has_more=True)
+            return
+        committed_only = self._request.isolation_level
+        end = outcome.last_stable_offset if committed_only else outcome.high_watermark
+        self._session.answered(
+            wanted, got_data=outcome.size_bytes > 0, has_more=wanted.offset < end
+        )
+
+    def _is_worth_telling(
+        self, wanted: FetchPartition, data: PartitionData, outcome: Read | BrokerError
+    ) -> bool:
+        return (
+            isinstance(outcome, BrokerError)
+            or outcome.size_bytes > 0
+            or data.high_watermark != wanted.told_high_watermark
+            or data.log_start_offset != wanted.told_log_start
+        )
 
     async def _warmed(self, response: FetchResponse, cold: list[FileSlice]) -> FetchResponse:
         """Bring cold data into the page cache from a thread: sending it would stop the loop."""
