@@ -8,6 +8,7 @@ import os
 import signal
 import sqlite3
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ class Worker:
         self.file = Path(options["file"])
 
     def point(self, name: str, number: int) -> None:
-        """Here a process may be killed on purpose, once."""
+        """Here a process may be killed on purpose, once; and takes its time, so that it can be killed at random."""
+        threading.Event().wait(self.options.get("pace_s", 0.0))
         marker = self.file.with_suffix(".died")
         if self.options.get("die_at") == [name, number] and not marker.exists():
             marker.touch()

@@ -35,6 +35,7 @@ MAX_POLL_RECORDS: Final = 500
 AUTO_COMMIT_INTERVAL_MS: Final = 5_000
 _SLICE_S: Final = 0.2  # Ctrl-C and stop() are heard between two of these
 _TIMEOUT_S: Final = 30.0
+_FETCH_BACKOFF_MS: Final = 20  # librdkafka's 1000 lets a quick reader wait a second whenever its queue was full
 _ARGUMENTS: Final = frozenset(
     {
         "auto_offset_reset",
@@ -494,6 +495,7 @@ class Consumer:
             "bootstrap.servers": self.bootstrap,
             "group.id": self.group_id,
             "statistics.interval.ms": STATISTICS_INTERVAL_MS,
+            "fetch.queue.backoff.ms": _FETCH_BACKOFF_MS,
             **given,
             "enable.auto.commit": False,  # we know what is finished; librdkafka does not
             "enable.auto.offset.store": False,
