@@ -9,10 +9,11 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar
 
-from penstock.sdk.consumer import Consumer, Time
+from penstock.sdk.consumer import Consumer
 from penstock.sdk.delivery import Delivered, Delivery
 from penstock.sdk.errors import BufferExhausted, PenstockError
 from penstock.sdk.message import Message, Place
+from penstock.sdk.positions import Time
 from penstock.sdk.producer import MAX_BLOCK_MS, Headers, Producer
 
 if TYPE_CHECKING:

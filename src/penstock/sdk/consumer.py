@@ -7,16 +7,17 @@ exception is on its way.
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
 from penstock.sdk.assignment import Assignment
-from penstock.sdk.errors import Closed, ConfigurationError, PenstockError, TimedOut, from_kafka
+from penstock.sdk.committing import Commits
+from penstock.sdk.errors import Closed, ConfigurationError, TimedOut, from_kafka
 from penstock.sdk.librdkafka import LOGGER, STATISTICS_INTERVAL_MS, client_id, connect, errors_of
 from penstock.sdk.message import Message, Place
 from penstock.sdk.metrics import ConsumerMetrics, Statistics
+from penstock.sdk.positions import Time, epoch_ms, partition, reset_policy
 from penstock.sdk.serializers import Deserializer, deserializer
 from penstock.sdk.settings import Role, translate
 from penstock.sdk.shelf import Shelf
@@ -28,14 +29,15 @@ if TYPE_CHECKING:
     from penstock.sdk.retrying import Backoff, RetryTopics
     from penstock.sdk.workers import Order
 
-Time = datetime | int
 Moved = Callable[[list[Place]], object]
 
 MAX_POLL_RECORDS: Final = 500
 AUTO_COMMIT_INTERVAL_MS: Final = 5_000
 _SLICE_S: Final = 0.2  # Ctrl-C and stop() are heard between two of these
 _TIMEOUT_S: Final = 30.0
-_FETCH_BACKOFF_MS: Final = 20  # librdkafka's 1000 lets a quick reader wait a second whenever its queue was full
+_FETCH_BACKOFF_MS: Final = (
+    20  # librdkafka's 1000 lets a quick reader wait a second whenever its queue was full
+)
 _ARGUMENTS: Final = frozenset(
     {
         "auto_offset_reset",
@@ -104,14 +106,14 @@ class Consumer:
         self._commit_due_s = time.monotonic() + self.commit_interval_s
         self._batch_size = max(1, max_poll_records)
         self._users = (on_assign, on_revoke, on_lost)
-        self._requested: dict[Place, int] = {}  # offsets whose commit was asked for
         self._stopped = False
         self._closed = False
         self.assigned: Final = Assignment(self)
         self.metrics: Final = ConsumerMetrics(
             self.client_id, self._statistics, self._shelf, self.lag
         )
-        self._start(self._properties(_reset_policy(reset)))
+        self._commits = Commits(self.group_id, self.metrics)
+        self._start(self._properties(reset_policy(reset)))
 
     def _start(self, properties: dict[str, Any]) -> None:
         strategy = str(properties.get("partition.assignment.strategy", ""))
@@ -122,7 +124,7 @@ class Consumer:
         from confluent_kafka import KafkaError
 
         self._eof: int = KafkaError._PARTITION_EOF
-        self._client = connect(Client, properties)
+        self._client = self._commits.client = connect(Client, properties)
         self.subscribe(self.topics)
 
     def __enter__(self) -> Self:
@@ -217,11 +219,12 @@ class Consumer:
     def commit(self, *, asynchronous: bool = False) -> None:
         """Commits everything handed out so far, the message in hand included."""
         self._shelf.finish()
-        self._commit(dict(self._shelf.finished), asynchronous=asynchronous)
+        self._commits.commit(self._shelf.finished, asynchronous=asynchronous)
+        self._shelf.origins.update(self._shelf.finished)
 
     def commit_offsets(self, offsets: Mapping[Place, int]) -> None:
         """Commits these: each is the next message to be read."""
-        self._commit(dict(offsets), asynchronous=False)
+        self._commits.commit(offsets, asynchronous=False)
 
     def assignment(self) -> list[Place]:
         """The partitions that this consumer reads now."""
@@ -239,13 +242,13 @@ class Consumer:
     def pause(self, places: Sequence[Place] | None = None) -> None:
         """Hands out nothing of these partitions (all, if not given) until `resume`."""
         chosen = set(self.assignment() if places is None else places)
-        self._client.pause([_partition(place) for place in chosen])
+        self._client.pause([partition(place) for place in chosen])
         self._shelf.hold(chosen)
 
     def resume(self, places: Sequence[Place] | None = None) -> None:
         chosen = list(self.assignment() if places is None else places)
         self._shelf.release(chosen)
-        self._client.resume([_partition(place) for place in chosen])
+        self._client.resume([partition(place) for place in chosen])
 
     def lag(self) -> dict[Place, int]:
         """How many messages each partition has that were not handed out yet."""
@@ -253,7 +256,7 @@ class Consumer:
 
     def handed_out(self) -> list[Any]:
         """One past what was handed out, as librdkafka takes offsets; what is not whole yet does not count."""
-        return [_partition(place, offset) for place, offset in self._shelf.handed_out().items()]
+        return [partition(place, offset) for place, offset in self._shelf.handed_out().items()]
 
     def committed_elsewhere(self) -> None:
         """A transaction has committed what was handed out."""
@@ -378,78 +381,37 @@ class Consumer:
         self._shelf.finish()
         self._shelf.forget(set(offsets))
         for place, offset in offsets.items():
-            self._requested.pop(place, None)
+            self._commits.forget(place)
             with errors_of(f"seek to {offset} in {place[0]}-{place[1]}"):
-                self._client.seek(_partition(place, offset))
+                self._client.seek(partition(place, offset))
 
     def forget(self, places: Sequence[Place], *, commit: bool) -> None:
         """These partitions are no longer ours: commits what is finished of them if that is still possible."""
         self._shelf.settle()
         finished = self._shelf.finished
         if commit and self.auto_commits:
-            self._commit_quietly({place: finished[place] for place in places if place in finished})
+            self._commits.commit_quietly(
+                {place: finished[place] for place in places if place in finished}
+            )
         self._shelf.forget(set(places))
         for place in places:
-            self._requested.pop(place, None)
+            self._commits.forget(place)
 
     def _auto_commit(self) -> None:
         self._commit_due_s = time.monotonic() + self.commit_interval_s
         if self.auto_commits:
             self._shelf.settle()
-            self._commit_quietly(dict(self._shelf.finished), asynchronous=True)
+            self._commits.commit_quietly(self._shelf.finished, asynchronous=True)
 
     def commit_finished(self, offsets: Mapping[Place, int], *, wait: bool) -> None:
         """By `run`: commits these, unless this is a broadcast; a refusal is logged, and repeats messages later."""
         if self.has_group:
-            self._commit_quietly(dict(offsets), asynchronous=not wait)
+            self._commits.commit_quietly(offsets, asynchronous=not wait)
 
     def reset_books(self) -> None:
         """After `run`, which keeps its own: what was handed out there is no business of the iteration's."""
         self._shelf.finish()
         self._shelf.finished.clear()
-
-    def _commit_quietly(self, offsets: dict[Place, int], *, asynchronous: bool = False) -> None:
-        """A commit that fails repeats messages later; it must not end the loop now."""
-        try:
-            self._commit(offsets, asynchronous=asynchronous)
-        except PenstockError as error:
-            LOGGER.warning("commit failed group=%s error=%s", self.group_id, error)
-
-    def _commit(self, offsets: dict[Place, int], *, asynchronous: bool) -> None:
-        changed = {
-            place: offset
-            for place, offset in offsets.items()
-            if self._requested.get(place) != offset
-        }
-        if not changed:
-            return
-        started_s = time.monotonic()
-        self._requested.update(changed)
-        try:
-            with errors_of(f"commit in group {self.group_id!r}"):
-                self._client.commit(
-                    offsets=[_partition(place, offset) for place, offset in changed.items()],
-                    asynchronous=asynchronous,
-                )
-        except PenstockError:
-            self._on_commit_refused(changed)
-            raise
-        self._shelf.origins.update(changed)
-        if not asynchronous:
-            self.metrics.commits += 1
-            self.metrics.commit_latency_ms = (time.monotonic() - started_s) * 1000
-
-    def _on_commit_refused(self, places: Mapping[Place, object]) -> None:
-        self.metrics.commit_errors += 1
-        for place in places:
-            self._requested.pop(place, None)
-
-    def _on_commit(self, error: Any, partitions: list[Any]) -> None:
-        """librdkafka's report of an asynchronous commit."""
-        if error is None:
-            self.metrics.commits += 1
-        else:
-            self._on_commit_refused({(one.topic, one.partition): 0 for one in partitions})
 
     def _on_event(self, raw: Any, error: Any) -> None:
         if error.code() == self._eof:
@@ -467,7 +429,7 @@ class Consumer:
             self._shelf.in_hand = None
         self._shelf.settle()
         if self.auto_commits:
-            self._commit_quietly(dict(self._shelf.finished))
+            self._commits.commit_quietly(self._shelf.finished)
         self._client.close()
 
     def starts(self, partitions: list[Any]) -> list[Any] | None:
@@ -501,37 +463,9 @@ class Consumer:
             "enable.auto.offset.store": False,
             "auto.offset.reset": reset,
             "stats_cb": self._statistics,
-            "on_commit": self._on_commit,
+            "on_commit": self._commits.on_commit,
             **self.librdkafka,
         }
-
-
-def epoch_ms(when: Time) -> int:
-    """Milliseconds since 1970.
-
-    >>> from datetime import UTC
-    >>> epoch_ms(datetime(2026, 11, 15, tzinfo=UTC))
-    1794700800000
-    """
-    return int(when.timestamp() * 1000) if isinstance(when, datetime) else int(when)
-
-
-def _reset_policy(reset: str | Time) -> str:
-    if not isinstance(reset, str):
-        return "earliest"
-    policies = {"earliest": "earliest", "latest": "latest", "none": "error"}
-    if reset not in policies:
-        raise ConfigurationError(
-            f"auto_offset_reset={reset!r}",
-            remedy="give 'earliest', 'latest', 'none', a datetime, or milliseconds since 1970",
-        )
-    return policies[reset]
-
-
-def _partition(place: Place, offset: int | None = None) -> Any:
-    from confluent_kafka import TopicPartition
-
-    return TopicPartition(*place) if offset is None else TopicPartition(*place, offset)
 
 
 def _nothing(places: list[Place], may_commit: bool) -> None:

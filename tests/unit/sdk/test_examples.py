@@ -18,6 +18,8 @@ PURE = [
     "offsets",
     "retrying",
     "dead_letters",
+    "positions",
+    "database",
 ]
 
 
