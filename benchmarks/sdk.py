@@ -146,6 +146,7 @@ def read_confluent(bootstrap: str, name: str, count: int) -> Measured:
             "bootstrap.servers": bootstrap,
             "group.id": f"raw-{time.monotonic_ns()}",
             "auto.offset.reset": "earliest",
+            "fetch.queue.backoff.ms": 20,  # as ours: with the default of 1000 it mostly waits
         }
     )
     consumer.subscribe([name])

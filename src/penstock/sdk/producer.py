@@ -168,16 +168,14 @@ class Producer:
         if not self._is_plain:
             return self._send_with_options(topic, value, key, headers, timestamp, partition)
         delivery = Delivery(pump)
+        place = _ANY_PARTITION if partition is None else partition
         try:
-            self._produce(
-                topic,
-                value,
-                key,
-                _ANY_PARTITION if partition is None else partition,
-                delivery,
-                timestamp=timestamp,
-                headers=headers,
-            )
+            if headers is None and not timestamp:  # keywords cost: benchmarks/sdk.py
+                self._produce(topic, value, key, place, delivery)
+            else:
+                self._produce(
+                    topic, value, key, place, delivery, timestamp=timestamp, headers=headers
+                )
         except (BufferError, TypeError, self._kafka_exception) as error:
             message = (topic, value, key, headers, timestamp, partition)
             return self._send_despite(error, message, delivery)
