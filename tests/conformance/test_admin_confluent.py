@@ -314,11 +314,6 @@ def test_unknown_users_have_no_credentials(admin: Admin) -> None:
     assert error.code() == KafkaError.RESOURCE_NOT_FOUND
 
 
-def test_there_are_no_groups_yet(admin: Admin) -> None:
-    listed = admin.list_consumer_groups().result(PATIENCE_S)
-    assert (listed.errors, [group.group_id for group in listed.valid]) == ([], [])
-
-
 # producers
 
 
@@ -333,12 +328,3 @@ def test_an_idempotent_producer_gets_an_id(broker: Broker, topic: str) -> None:
         )
     producer.flush(PATIENCE_S)
     assert errors == [None] * 10
-
-
-def test_a_transactional_producer_fails_at_once_and_says_why(broker: Broker) -> None:
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": broker.bootstrap, "transactional.id": "tx", "log_level": 0}
-    )
-    error = refusal(lambda: producer.init_transactions(PATIENCE_S))
-    assert error.fatal()
-    assert "transactions are not available" in error.str()
