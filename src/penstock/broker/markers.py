@@ -45,25 +45,33 @@ class MarkerWriter:
         self._groups = groups
         self._clock = clock
 
-    def write(self, name: TopicPartition, ending: Ending) -> asyncio.Future[None] | None:
+    def build(self, ending: Ending) -> bytearray:
+        """The marker, for any partition: whoever appends it stamps its offset."""
+        return build_marker(
+            EndMarker(
+                ControlType.COMMIT if ending.committed else ControlType.ABORT,
+                ending.coordinator_epoch,
+            ),
+            producer_id=ending.producer.id,
+            producer_epoch=ending.producer.epoch,
+            timestamp_ms=self._clock.wall_ms(),
+        )
+
+    def write(
+        self, name: TopicPartition, ending: Ending, marker: bytearray
+    ) -> asyncio.Future[None] | None:
         """Put a marker into a log. None when it is committed there, else what to wait for."""
         partition = self._replicas.partition(self._replicas.topic(name.topic), name.partition)
-        if ending.ends_epoch and self._has_it(partition, ending.producer):
+        producer = ending.producer
+        if ending.ends_epoch and self._has_it(partition, producer):
             return None
-        producer, now_ms = ending.producer, self._clock.wall_ms()
-        kind = ControlType.COMMIT if ending.committed else ControlType.ABORT
-        batch = build_marker(
-            EndMarker(kind, ending.coordinator_epoch),
-            producer_id=producer.id,
-            producer_epoch=producer.epoch,
-            timestamp_ms=now_ms,
-        )
         if name.topic == OFFSETS_TOPIC:
             self._groups.end_transaction(
-                name.partition, producer.id, batch, committed=ending.committed
+                name.partition, producer.id, marker, committed=ending.committed
             )
         else:
-            partition.append(memoryview(batch), now_ms=now_ms, origin=Origin.COORDINATOR)
+            now_ms = self._clock.wall_ms()
+            partition.append(memoryview(marker), now_ms=now_ms, origin=Origin.COORDINATOR)
         return partition.committed(partition.log.next_offset)
 
     def _has_it(self, partition: Partition, producer: Producer) -> bool:
@@ -108,8 +116,9 @@ class _Sending:
     def go_on(self) -> None:
         if not self._is_wanted():
             return
+        marker = self._writer.build(self._ending)
         for _ in range(min(_PER_TURN, len(self._left))):
-            self._write(self._left.popleft())
+            self._write(self._left.popleft(), marker)
         if self._left:
             self._loop.call_soon(self.go_on)
         else:
@@ -124,9 +133,9 @@ class _Sending:
         else:
             self._done()
 
-    def _write(self, name: TopicPartition) -> None:
+    def _write(self, name: TopicPartition, marker: bytearray) -> None:
         try:
-            committed = self._writer.write(name, self._ending)
+            committed = self._writer.write(name, self._ending, marker)
         except UnknownTopicOrPartition:
             return  # it was deleted, and its part of the transaction with it
         except BrokerError as error:

@@ -9,7 +9,8 @@ from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
 from penstock.model.errors import BrokerError, ErrorCode, OutOfOrderSequence
 from penstock.records.batch import HEADER_SIZE, BatchHeader, parse_header
-from penstock.transactions.state import Producer
+from penstock.transactions.machine import verify
+from penstock.transactions.state import Producer, Transaction
 from penstock.wire.messages.produce import ProduceRequest
 
 ADDS_SINCE: Final = 12  # the partitions of a produce join the transaction by it
@@ -70,30 +71,48 @@ def _parts(request: ProduceRequest, context: Context) -> Iterator[tuple[Partitio
                     continue
 
 
-def admit(
-    transactional_id: str, partition: Partition, records: memoryview, context: Context
-) -> None:
-    """Raise unless the batch may enter now. It must enter before anything else can happen."""
-    if len(records) < HEADER_SIZE:
-        return  # refused for that
-    header = parse_header(records)
-    if not header.is_transactional:
-        return
-    producer = Producer(header.producer_id, header.producer_epoch)
-    if partition.log.producers.has_open(*producer):
-        return
-    try:
-        context.transactions.check(transactional_id, producer, partition)
-    except BrokerError as error:
-        raise BrokerError(str(error), _code_for(error.code, context.version)) from error
-    if (
-        context.version >= ADDS_SINCE
-        and header.base_sequence > 0
-        and producer.id not in partition.log.producers
-    ):
-        raise OutOfOrderSequence(
-            f"{partition}: the first batch of {producer} has sequence {header.base_sequence}"
-        )
+class Admission:
+    """Of one request, at one moment: what it admits must enter before anything else can happen."""
+
+    __slots__ = ("_context", "_coordinator", "_id")
+
+    def __init__(self, transactional_id: str, context: Context) -> None:
+        self._id = transactional_id
+        self._context = context
+        self._coordinator: Transaction | BrokerError | None = None
+        try:
+            self._coordinator = context.transactions.find(transactional_id)
+        except BrokerError as error:
+            self._coordinator = error
+
+    def admit(self, partition: Partition, records: memoryview) -> None:
+        """Raise unless the batch may enter."""
+        if len(records) < HEADER_SIZE:
+            return  # refused for that
+        header = parse_header(records)
+        if not header.is_transactional:
+            return
+        known = partition.log.producers
+        producer = Producer(header.producer_id, header.producer_epoch)
+        if known.has_open(producer.id, producer.epoch):
+            return
+        self._check(producer, partition)
+        adds = self._context.version >= ADDS_SINCE
+        if adds and header.base_sequence > 0 and producer.id not in known:
+            raise OutOfOrderSequence(
+                f"{partition}: the first batch of {producer} has sequence {header.base_sequence}"
+            )
+
+    def _check(self, producer: Producer, partition: Partition) -> None:
+        coordinator, version = self._coordinator, self._context.version
+        if isinstance(coordinator, BrokerError):
+            raise BrokerError(str(coordinator), _code_for(coordinator.code, version))
+        code = verify(coordinator, producer, partition.name)
+        if code:
+            raise BrokerError(
+                f"{producer} of '{self._id}' may not write to {partition}: {code.name}",
+                _code_for(code, version),
+            )
 
 
 def _code_for(code: ErrorCode, version: int) -> ErrorCode:

@@ -87,6 +87,7 @@ def until_seen(broker: BrokerContext, *, committed: bool) -> None:
     """Until both partitions and the group know how it ended."""
     until(broker, lambda: not broker.services.transactions.is_loading)
     until(broker, lambda: state(broker).startswith("Complete"))
+    until(broker, lambda: not broker.services.groups.is_loading)
     for index in (0, 1):
         assert committed_values(broker, "t", index) == ([b"x"] if committed else [])
     assert offset_of(broker) == (E.NONE, 5 if committed else -1)
@@ -101,11 +102,11 @@ def test_a_prepared_end_is_finished_after_a_crash_however_many_markers_were_writ
     write = MarkerWriter.write
     left = [written]
 
-    def dies_after_a_few(self: MarkerWriter, name: object, ending: object) -> object:
+    def dies_after_a_few(self: MarkerWriter, *arguments: object) -> object:
         if not left[0]:
             raise DiskFull("it dies here")
         left[0] -= 1
-        return write(self, name, ending)  # type: ignore[arg-type] # as it was called
+        return write(self, *arguments)  # type: ignore[arg-type] # as it was called
 
     with broker_context(tmp_path, SETTINGS) as broker:
         broker.create_topic("t", 2)

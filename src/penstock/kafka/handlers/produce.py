@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
+from typing import NamedTuple
 
 from penstock.broker.partition import Topic
 from penstock.kafka import txn_produce
 from penstock.kafka.context import Context
 from penstock.kafka.hangup import HangUp
 from penstock.kafka.security import Operation, ResourceType
+from penstock.kafka.txn_produce import Admission
 from penstock.model.errors import BrokerError, ErrorCode, InvalidRecord
 from penstock.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -24,6 +26,15 @@ _ZSTD_SINCE_VERSION = 7
 _FIRST_VERSION = 3  # that can carry record batches v2
 _NO_ACK, _LEADER_ACK, _ALL_ACK = 0, 1, -1
 Wait = tuple[PartitionProduceResponse, asyncio.Future[None]]
+
+
+class Job(NamedTuple):
+    """One request on its way into the logs."""
+
+    request: ProduceRequest
+    context: Context
+    admission: Admission | None  # in a transaction
+    waits: list[Wait]
 
 
 def handle(
@@ -53,14 +64,15 @@ def handle(
 def _append_all(
     request: ProduceRequest, context: Context
 ) -> ProduceResponse | Awaitable[ProduceResponse] | None:
-    waits: list[Wait] = []
-    response = ProduceResponse(
-        responses=[_append_topic(data, request, context, waits) for data in request.topic_data]
-    )
+    admission = None
+    if request.transactional_id is not None:
+        admission = Admission(request.transactional_id, context)
+    job = Job(request, context, admission, [])
+    response = ProduceResponse(responses=[_append_topic(data, job) for data in request.topic_data])
     if request.acks == _NO_ACK:
         _hang_up_if_failed(response)
         return None
-    return _when_committed(response, waits, request.timeout_ms) if waits else response
+    return _when_committed(response, job.waits, request.timeout_ms) if job.waits else response
 
 
 def _keep_records(request: ProduceRequest) -> None:
@@ -104,9 +116,8 @@ def _refusal_of_all(request: ProduceRequest, context: Context) -> BrokerError | 
     return None
 
 
-def _append_topic(
-    data: TopicProduceData, request: ProduceRequest, context: Context, waits: list[Wait]
-) -> TopicProduceResponse:
+def _append_topic(data: TopicProduceData, job: Job) -> TopicProduceResponse:
+    context = job.context
     replicas = context.services.replicas
     try:
         topic = replicas.topic(data.name) if data.name else replicas.topic_by_id(data.topic_id)
@@ -120,9 +131,7 @@ def _append_topic(
     return TopicProduceResponse(
         name=data.name,
         topic_id=data.topic_id,
-        partition_responses=[
-            _append(topic, partition, request, context, waits) for partition in data.partition_data
-        ],
+        partition_responses=[_append(topic, partition, job) for partition in data.partition_data],
     )
 
 
@@ -138,28 +147,22 @@ def _hide_if_unauthorized(name: str, context: Context, error: BrokerError) -> Br
     return error
 
 
-def _append(
-    topic: Topic,
-    data: PartitionProduceData,
-    request: ProduceRequest,
-    context: Context,
-    waits: list[Wait],
-) -> PartitionProduceResponse:
+def _append(topic: Topic, data: PartitionProduceData, job: Job) -> PartitionProduceResponse:
+    request, context, admission, waits = job
     metrics = topic.metrics
     services = context.services
-    transactional_id = request.transactional_id
     try:
         partition = services.replicas.partition(topic, data.index)
         if data.records is None:
             raise InvalidRecord(f"{partition}: a produce without records")
         if request.acks == _ALL_ACK:
             partition.check_in_sync()
-        if transactional_id is not None:
-            txn_produce.admit(transactional_id, partition, data.records, context)
+        if admission is not None:
+            admission.admit(partition, data.records)
         appended = partition.append(
             data.records,
             now_ms=services.clock.wall_ms(),
-            transactional=transactional_id is not None,
+            transactional=admission is not None,
             zstd=context.header.api_version >= _ZSTD_SINCE_VERSION,
         )
     except BrokerError as error:

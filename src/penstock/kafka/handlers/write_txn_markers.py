@@ -65,7 +65,8 @@ async def _topic(
 
 async def _write(name: TopicPartition, ending: Ending, context: Context) -> ErrorCode:
     try:
-        committed = context.transactions.markers.write(name, ending)
+        writer = context.transactions.markers
+        committed = writer.write(name, ending, writer.build(ending))
         if isinstance(committed, asyncio.Future):
             await committed
     except BrokerError as error:
