@@ -24,6 +24,7 @@ from penstock.wire.messages.produce import (
 
 _ZSTD_SINCE_VERSION = 7
 _FIRST_VERSION = 3  # that can carry record batches v2
+_BY_ID_SINCE_VERSION = 13
 _NO_ACK, _LEADER_ACK, _ALL_ACK = 0, 1, -1
 Wait = tuple[PartitionProduceResponse, asyncio.Future[None]]
 
@@ -47,11 +48,7 @@ def handle(
     """
     refusal = _refusal_of_all(request, context)
     if refusal is not None:
-        response = refuse(request, refusal)
-        if request.acks == _NO_ACK:
-            _hang_up_if_failed(response)
-            return None
-        return response
+        return refuse(request, refusal)
     if request.transactional_id is not None and request.acks != _NO_ACK:
         waiting = txn_produce.prepare(request, context)
         if waiting is not None:
@@ -72,7 +69,10 @@ def _append_all(
     if request.acks == _NO_ACK:
         _hang_up_if_failed(response)
         return None
-    return _when_committed(response, job.waits, request.timeout_ms) if job.waits else response
+    if not job.waits:
+        return response
+    loop = context.services.replicas.loop
+    return Acknowledgement(response, job.waits, request.timeout_ms, loop).answer
 
 
 def _keep_records(request: ProduceRequest) -> None:
@@ -93,6 +93,8 @@ async def _append_later(
 
 
 def refuse(request: ProduceRequest, error: BrokerError) -> ProduceResponse:
+    if request.acks == _NO_ACK:
+        raise HangUp(f"a produce with acks=0 failed: {error}")
     return ProduceResponse(responses=[_refuse_topic(data, error) for data in request.topic_data])
 
 
@@ -118,9 +120,8 @@ def _refusal_of_all(request: ProduceRequest, context: Context) -> BrokerError | 
 
 def _append_topic(data: TopicProduceData, job: Job) -> TopicProduceResponse:
     context = job.context
-    replicas = context.services.replicas
     try:
-        topic = replicas.topic(data.name) if data.name else replicas.topic_by_id(data.topic_id)
+        topic = _topic(data, context)
         context.authorize(Operation.WRITE, ResourceType.TOPIC, topic.name)
         if topic.internal:
             raise BrokerError(
@@ -133,6 +134,17 @@ def _append_topic(data: TopicProduceData, job: Job) -> TopicProduceResponse:
         topic_id=data.topic_id,
         partition_responses=[_append(topic, partition, job) for partition in data.partition_data],
     )
+
+
+def _topic(data: TopicProduceData, context: Context) -> Topic:
+    replicas = context.services.replicas
+    if context.header.api_version >= _BY_ID_SINCE_VERSION:
+        return replicas.topic_by_id(data.topic_id)
+    topic = replicas.topics.get(data.name)
+    if topic is None:
+        context.cluster.check_topic_name(data.name)
+        return replicas.topic(data.name)
+    return topic
 
 
 def _hide_if_unauthorized(name: str, context: Context, error: BrokerError) -> BrokerError:
@@ -178,33 +190,63 @@ def _append(topic: Topic, data: PartitionProduceData, job: Job) -> PartitionProd
         log_append_time_ms=appended.append_time_ms,
         log_start_offset=appended.start_offset,
     )
-    if next_offset > partition.high_watermark:
+    if next_offset > partition.high_watermark and request.acks != _NO_ACK:
         committed = partition.committed(next_offset)
         if committed is not None:
             waits.append((response, committed))
     return response
 
 
-async def _when_committed(
-    response: ProduceResponse, waits: list[Wait], timeout_ms: int
-) -> ProduceResponse:
-    """Wait for the high watermark, at most as long as the producer asked for."""
-    await asyncio.wait([future for _, future in waits], timeout=timeout_ms / 1000)
-    for partition, future in waits:
-        if not future.done():
-            future.cancel()
-            _set_error(
-                partition,
-                BrokerError(
-                    f"not acknowledged within {timeout_ms} ms; the records may still be kept",
-                    ErrorCode.REQUEST_TIMED_OUT,
-                ),
+class Acknowledgement:
+    """The answer to a produce whose records lie in their logs, once they are committed or its time is up."""
+
+    __slots__ = ("_left", "_response", "_timeout_ms", "_timer", "_waits", "answer")
+
+    def __init__(
+        self,
+        response: ProduceResponse,
+        waits: list[Wait],
+        timeout_ms: int,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.answer: asyncio.Future[ProduceResponse] = loop.create_future()
+        self._response = response
+        self._waits = waits
+        self._left = len(waits)
+        self._timeout_ms = timeout_ms
+        self._timer = loop.call_later(timeout_ms / 1000, self._give)
+        for _, committed in waits:
+            committed.add_done_callback(self._one_less)
+
+    def _one_less(self, _: object) -> None:
+        self._left -= 1
+        if not self._left:
+            self._give()
+
+    def _give(self) -> None:
+        self._timer.cancel()
+        if self.answer.done():
+            return
+        try:
+            for partition, committed in self._waits:
+                self._settle(partition, committed)
+        except Exception as error:  # noqa: BLE001 - it reaches the connection through the future
+            self.answer.set_exception(error)
+        else:
+            self.answer.set_result(self._response)
+
+    def _settle(self, partition: PartitionProduceResponse, committed: asyncio.Future[None]) -> None:
+        if not committed.done() or committed.cancelled():
+            committed.cancel()
+            refusal = BrokerError(
+                f"not acknowledged within {self._timeout_ms} ms; the records may still be kept",
+                ErrorCode.REQUEST_TIMED_OUT,
             )
-        elif isinstance(error := future.exception(), BrokerError):
+            _set_error(partition, refusal)
+        elif isinstance(error := committed.exception(), BrokerError):
             _set_error(partition, error)
         elif error is not None:
             raise error
-    return response
 
 
 def _set_error(partition: PartitionProduceResponse, error: BrokerError) -> None:
