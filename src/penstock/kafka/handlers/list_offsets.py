@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 from penstock.broker.partition import Partition
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
-from penstock.model.errors import BrokerError, ErrorCode
+from penstock.model.errors import BrokerError, ErrorCode, StorageFault
 from penstock.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -66,7 +66,10 @@ def _answer(
         replicas = context.replicas
         partition = replicas.partition(replicas.topic(topic.name), asked.partition_index)
         partition.check_epoch(asked.current_leader_epoch)
-        found = find(partition, asked.timestamp, isolation, context.version)
+        try:
+            found = find(partition, asked.timestamp, isolation, context.version)
+        except StorageFault as fault:
+            raise partition.storage_failed(fault) from fault
     except BrokerError as error:
         return _refused(asked, error)
     return ListOffsetsPartitionResponse(

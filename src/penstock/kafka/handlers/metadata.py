@@ -1,9 +1,9 @@
 """Metadata: brokers, topics and who leads what; creates a missing topic where that is allowed."""
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 
 from penstock.kafka.context import Context
-from penstock.kafka.security import Operation, ResourceType
+from penstock.kafka.security import CLUSTER_NAME, Operation, ResourceType
 from penstock.metadata.image import TopicImage
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.ids import NO_TOPIC_ID
@@ -20,14 +20,57 @@ _NOT_ASKED = -(1 << 31)
 _BY_ID_SINCE_VERSION = 12  # v10 and v11 can carry ids, but not answer for a topic without a name
 
 
-async def handle(request: MetadataRequest, context: Context) -> MetadataResponse:
+def handle(
+    request: MetadataRequest, context: Context
+) -> MetadataResponse | Awaitable[MetadataResponse]:
+    missing = _to_create(request, context)
+    return _create_first(missing, request, context) if missing else _answer(request, context, {})
+
+
+async def _create_first(
+    names: Iterable[str], request: MetadataRequest, context: Context
+) -> MetadataResponse:
+    failures: dict[str, BrokerError] = {}
+    for name in names:
+        try:
+            await context.cluster.auto_create_topic(name)
+        except BrokerError as error:
+            failures[name] = error
+    return _answer(request, context, failures)
+
+
+def _to_create(request: MetadataRequest, context: Context) -> dict[str, None]:
+    """Auto-creation: by the broker's leave, the client's wish and the principal's right."""
+    if not (_wishes_creation(request, context) and context.config.auto_create_topics_enable):
+        return {}
+    known = context.cluster.image.topics
+    return {
+        asked.name: None
+        for asked in request.topics or ()
+        if asked.name and asked.name not in known and _may_create(asked.name, context)
+    }
+
+
+def _wishes_creation(request: MetadataRequest, context: Context) -> bool:
+    return context.version < 4 or request.allow_auto_topic_creation
+
+
+def _may_create(name: str, context: Context) -> bool:
+    return context.allows(Operation.DESCRIBE, ResourceType.TOPIC, name) and (
+        context.allows(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
+        or context.allows(Operation.CREATE, ResourceType.TOPIC, name)
+    )
+
+
+def _answer(
+    request: MetadataRequest, context: Context, failures: Mapping[str, BrokerError]
+) -> MetadataResponse:
     image = context.cluster.image
     if request.topics is None or (context.version == 0 and not request.topics):
         names = context.permitted(Operation.DESCRIBE, ResourceType.TOPIC, image.topics)
         topics = [_described(image.topics[name], request, context) for name in names]
     else:
-        topics = [await _topic(asked, request, context) for asked in request.topics]
-    image = context.cluster.image  # it may have grown meanwhile
+        topics = [_topic(asked, request, context, failures) for asked in request.topics]
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(
@@ -56,8 +99,11 @@ def refuse(request: MetadataRequest, error: BrokerError) -> MetadataResponse:
     )
 
 
-async def _topic(
-    asked: MetadataRequestTopic, request: MetadataRequest, context: Context
+def _topic(
+    asked: MetadataRequestTopic,
+    request: MetadataRequest,
+    context: Context,
+    failures: Mapping[str, BrokerError],
 ) -> MetadataResponseTopic:
     try:
         if not asked.name:
@@ -65,11 +111,19 @@ async def _topic(
         context.authorize(Operation.DESCRIBE, ResourceType.TOPIC, asked.name)
         topic = context.cluster.image.topics.get(asked.name)
         if topic is None:
-            topic = await _created(asked.name, request, context)
+            raise failures.get(asked.name) or _why_missing(asked.name, request, context)
         return _described(topic, request, context)
     except BrokerError as error:
         name = asked.name if context.version >= _BY_ID_SINCE_VERSION else asked.name or ""
         return MetadataResponseTopic(error_code=error.code, name=name, topic_id=asked.topic_id)
+
+
+def _why_missing(name: str, request: MetadataRequest, context: Context) -> BrokerError:
+    """It is not there, and was not created."""
+    context.cluster.check_topic_name(name)
+    if _wishes_creation(request, context) and context.config.auto_create_topics_enable:
+        context.authorize(Operation.CREATE, ResourceType.TOPIC, name)
+    return BrokerError(f"topic '{name}' does not exist", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 def _by_id(asked: MetadataRequestTopic, context: Context) -> TopicImage:
@@ -83,17 +137,6 @@ def _by_id(asked: MetadataRequestTopic, context: Context) -> TopicImage:
     if topic is None or not context.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
         raise BrokerError("no such topic id", ErrorCode.UNKNOWN_TOPIC_ID)
     return topic
-
-
-async def _created(name: str, request: MetadataRequest, context: Context) -> TopicImage:
-    """Auto-creation: by the broker's leave, the client's wish and the principal's right."""
-    wished = context.version < 4 or request.allow_auto_topic_creation
-    if not (wished and context.config.auto_create_topics_enable):
-        context.cluster.check_topic_name(name)
-        raise BrokerError(f"topic '{name}' does not exist", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    if not context.allows(Operation.CREATE, ResourceType.CLUSTER, "kafka-cluster"):
-        context.authorize(Operation.CREATE, ResourceType.TOPIC, name)
-    return await context.cluster.auto_create_topic(name)
 
 
 def _described(
