@@ -40,7 +40,7 @@ from penstock.wire.messages.fetch import FetchResponse
 _MESSAGE_BYTES: Final = 1000
 _PARTITIONS: Final = 4
 _WARMUP_S: Final = 1.0
-_DRAIN_S: Final = 2.0  # after the last send
+_DRAIN_S: Final = 60.0  # after the last send; longer is a loss
 _FETCH_BYTES: Final = 4 << 20
 _MAX_FRAME_BYTES: Final = 64 << 20
 _ERROR_AT: Final = 16  # and the length of the topic: of the code in a produce answer

@@ -8,6 +8,7 @@ import asyncio
 import mmap
 import os
 import platform
+import signal
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -199,7 +200,8 @@ def _cpu_model() -> str:
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """Options that all benchmarks have."""
+    """Options that all benchmarks have. From here on SIGTERM ends this process as Ctrl-C does: cleaned up."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     made = argparse.ArgumentParser(description=description)
     made.add_argument(
         "--data",
