@@ -110,33 +110,39 @@ class Replicas:
             found.setdefault(partition.topic.id, {})[partition.index] = partition.high_watermark
         return found
 
-    def recover(self) -> None:
-        """Open every log that the last run may have left torn. Waits for the disk: before serving."""
+    async def recover(self) -> None:
+        """Open every log that the last run may have left torn, before serving. Each waits for the disk;
+        between them health checks and signals have their turn."""
         if self.directory.ending is Ending.CLEAN:
             return
         metrics, begun_ms = self.metrics.recovery, self._clock.monotonic_ms()
         torn = [partition for partition in self.partitions() if self.has_log(partition)]
         metrics.remaining_logs.set(len(torn))
         for partition in torn:
-            try:
-                found = partition.log.recovery
-            except BrokerError as error:
-                if partition.failure is None:  # else it has said so itself
-                    _log.critical("log-not-opened partition=%s error=%s", partition, error)
-            else:
-                metrics.bytes.value += found.scanned_bytes
-                metrics.truncated_bytes.value += found.dropped_bytes
-                if found.dropped_bytes:
-                    _log.warning(
-                        "torn-tail-dropped partition=%s bytes=%d next-offset=%d",
-                        partition,
-                        found.dropped_bytes,
-                        partition.log.next_offset,
-                    )
+            self._recover(partition)
             metrics.logs.value += 1
             metrics.remaining_logs.value -= 1
+            await asyncio.sleep(0)
         metrics.seconds.set((self._clock.monotonic_ms() - begun_ms) / 1000)
         _log.info("recovered logs=%d ending=%s", len(torn), self.directory.ending.value)
+
+    def _recover(self, partition: Partition) -> None:
+        try:
+            found = partition.log.recovery
+        except BrokerError as error:
+            if partition.failure is None:  # else it has said so itself
+                _log.critical("log-not-opened partition=%s error=%s", partition, error)
+            return
+        metrics = self.metrics.recovery
+        metrics.bytes.value += found.scanned_bytes
+        metrics.truncated_bytes.value += found.dropped_bytes
+        if found.dropped_bytes:
+            _log.warning(
+                "torn-tail-dropped partition=%s bytes=%d next-offset=%d",
+                partition,
+                found.dropped_bytes,
+                partition.log.next_offset,
+            )
 
     # What the cluster decided ------------------------------------------------------------------
 

@@ -140,7 +140,7 @@ class Node:
         directory.join(cluster.cluster_id, config.broker_id)
         hosting = Hosting(replicas, cluster)
         hosting.begin()
-        replicas.recover()
+        await replicas.recover()
         self._groups = groups = GroupCoordinator(
             replicas, cluster, self._clock, self._chores.spawn, self.metrics
         )

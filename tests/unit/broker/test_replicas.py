@@ -1,3 +1,4 @@
+import asyncio
 import gc
 import weakref
 from collections.abc import Callable
@@ -142,7 +143,7 @@ def test_after_a_crash_every_log_is_opened_and_what_was_found_is_counted(tmp_pat
 
     with running_engine(tmp_path) as engine:
         partitions = engine.topic("orders", partitions=3)
-        engine.replicas.recover()
+        engine.run(engine.replicas.recover())
         assert [partition.is_open for partition in partitions] == [True, True, False]
         assert [partition.high_watermark for partition in partitions] == [1, 1, 0]
         found = engine.metrics.recovery
@@ -151,12 +152,33 @@ def test_after_a_crash_every_log_is_opened_and_what_was_found_is_counted(tmp_pat
         assert found.bytes.value > 0
 
 
+def test_others_have_their_turn_between_two_logs(tmp_path: Path) -> None:
+    with running_engine(tmp_path) as engine:
+        for partition in engine.topic("orders", partitions=3):
+            engine.append(partition)
+
+    with running_engine(tmp_path) as engine:
+        engine.topic("orders", partitions=3)
+        left_to_do: list[float] = []
+
+        async def look() -> None:
+            for _ in range(3):
+                left_to_do.append(engine.metrics.recovery.remaining_logs.value)
+                await asyncio.sleep(0)
+
+        async def both() -> None:
+            await asyncio.gather(engine.replicas.recover(), look())
+
+        engine.run(both())
+        assert left_to_do == [2, 1, 0]
+
+
 def test_after_a_clean_end_no_log_is_opened(tmp_path: Path) -> None:
     directory = DataDirectory(str(tmp_path / "data"))
     directory.close()
     with running_engine(tmp_path) as engine:
         partition = engine.partition("orders")
-        engine.replicas.recover()
+        engine.run(engine.replicas.recover())
         assert not partition.is_open
 
 
@@ -172,7 +194,7 @@ def test_one_damaged_log_does_not_keep_the_others_from_recovering(
 
     with running_engine(tmp_path) as engine:
         damaged, sound = engine.topic("orders", partitions=2)
-        engine.replicas.recover()
+        engine.run(engine.replicas.recover())
         assert (damaged.failure is None, sound.is_open) == (False, True)
         assert engine.metrics.recovery.remaining_logs.value == 0
         assert "partition-failed partition=orders-0" in caplog.text
