@@ -106,5 +106,5 @@ class Timers(Generic[Key, What]):
                 continue
             del self._timers[key]
             self._fire(key, timer.what)
-        if self._heap and self._wake is None:
-            self._arm(self._heap[0][0])
+        if self._heap and (self._wake is None or self._heap[0][0] < self._wake_ms):
+            self._arm(self._heap[0][0])  # what fired may have set one that is later than others

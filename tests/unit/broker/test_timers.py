@@ -109,3 +109,19 @@ def test_nothing_fires_after_the_end() -> None:
     machine.pass_time(100)
 
     assert machine.fired == []
+
+
+def test_one_that_is_set_while_another_fires_does_not_put_off_the_others() -> None:
+    machine = Machine()
+
+    def fire(key: str, what: int) -> None:
+        machine.fired.append((machine.now_ms, key, what))
+        if key == "a":
+            machine.timers.set("long", machine.now_ms + 300_000, 4)
+
+    machine.timers = Timers(machine, machine, fire)
+    machine.timers.set("a", 10, 1)
+    machine.timers.set("b", 10, 2)
+    machine.timers.set("b", 20, 3)  # moved to later: its place in the queue is found out at 10
+    machine.pass_time(100)
+    assert machine.fired == [(10, "a", 1), (20, "b", 3)]
