@@ -54,11 +54,6 @@ def no_epoch_by_a_fence(txn: Transaction, last_epoch: int, now: Now) -> list[Eff
     return effects
 
 
-def partitions_are_told_too_early(txn: Transaction, event: End, now: Now) -> list[Effect]:
-    effects: list[Effect] = _original["_prepare"](txn, event, now)
-    return sorted(effects, key=lambda effect: not isinstance(effect, SendMarkers))
-
-
 def the_client_is_told_too_early(txn: Transaction, event: End, now: Now) -> list[Effect]:
     effects: list[Effect] = _original["_prepare"](txn, event, now)
     return sorted(effects, key=lambda effect: not isinstance(effect, Reply))
@@ -126,7 +121,6 @@ BUGS: dict[str, tuple[str, Callable[..., Any], type[History]]] = {
     "no epoch for a newcomer": ("_take_epoch", no_epoch_for_a_newcomer, History),
     "no epoch for a newcomer, old clients": ("_take_epoch", no_epoch_for_a_newcomer, OldHistory),
     "no epoch by a fence": ("_abort_with_new_epoch", no_epoch_by_a_fence, History),
-    "partitions are told too early": ("_prepare", partitions_are_told_too_early, History),
     "the client is told too early": ("_prepare", the_client_is_told_too_early, History),
     "nothing is finished": ("_loaded", nothing_is_finished_after_a_crash, History),
     "nothing is finished, old clients": ("_loaded", nothing_is_finished_after_a_crash, OldHistory),
