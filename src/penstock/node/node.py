@@ -144,14 +144,14 @@ class Node:
         self._groups = groups = GroupCoordinator(
             replicas, cluster, self._clock, self._chores.spawn, self.metrics
         )
-        groups.begin()
         self._transactions = transactions = TransactionCoordinator(
             replicas, cluster, groups, self._clock, self._chores.spawn, self.metrics
         )
-        transactions.begin()
         self._build_doors(self._services(replicas, cluster, groups, transactions))
         await cluster.join(self._advertised())
         directory.note_broker_epoch(cluster.epoch)
+        groups.begin()  # joining gave new epochs: what was read before would be read again
+        transactions.begin()
         for door in self._doors:
             door.open()
         self._housekeeping = Housekeeping(replicas, cluster, hosting, self._clock)
