@@ -143,6 +143,18 @@ class Replicas:
                 found.dropped_bytes,
                 partition.log.next_offset,
             )
+        self._tell_what_is_lost(partition)
+
+    def _tell_what_is_lost(self, partition: Partition) -> None:
+        """Loss of power may take what was acknowledged and not synced; somebody should know."""
+        committed = self.directory.high_watermark(partition.topic.id, partition.index) or 0
+        if partition.log.next_offset < committed:
+            _log.error(
+                "offsets-lost partition=%s next-offset=%d high-watermark-was=%d",
+                partition,
+                partition.log.next_offset,
+                committed,
+            )
 
     # What the cluster decided ------------------------------------------------------------------
 

@@ -99,10 +99,11 @@ class DataDirectory:
             self.ballast.take()
 
     def _begin(self, boot_id: str) -> None:
+        is_new = not os.path.exists(f"{self.path}/{markers.META}")
         self._meta = self._read_or_create_meta()
         self._boot_id = boot_id
         self._run = uuid.uuid4().hex
-        self.last_run = markers.read_last_run(self.path, boot_id)
+        self.last_run = markers.read_last_run(self.path, boot_id, is_new=is_new)
         self._checkpoints = {
             name: checkpoints.read(self.path, name)
             for name in (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS)

@@ -32,11 +32,10 @@ def log_name(topic_id: TopicId, partition: int) -> str:
     return f"{format_topic_id(topic_id)}/{partition}"
 
 
-def read_last_run(directory: str, boot_id: str) -> LastRun:
+def read_last_run(directory: str, boot_id: str, *, is_new: bool = False) -> LastRun:
     """A run that did not write `clean` has crashed; so has the machine, unless it is still the same boot."""
     running, clean = _read(directory, RUNNING), _read(directory, CLEAN)
     if running is None:
-        is_new = not any(os.path.exists(f"{directory}/{name}") for name in (RUNNING, CLEAN))
         ending = Ending.CLEAN if is_new else Ending.POWER_LOSS
         return LastRun(ending, None, ending, None)
     broker_epoch, before = running["broker_epoch"], Ending(running["before"])
