@@ -398,10 +398,11 @@ def test_a_topic_that_is_deleted_under_its_clients_is_gone_for_them_and_nothing_
     assert read_all(server.bootstrap, topic) == [Message(0, None, b"new")]
 
 
-UNKNOWN = {
+UNKNOWN = {  # librdkafka has many words for it
     "UNKNOWN_TOPIC_OR_PART",
     "UNKNOWN_TOPIC_ID",
     "_UNKNOWN_TOPIC",
     "_UNKNOWN_PARTITION",
     "_MSG_TIMED_OUT",
+    "_DESTROY",
 }

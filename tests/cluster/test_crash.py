@@ -32,17 +32,17 @@ class Writer:
         self._topic = topic
         self._name = name
         self._rng = rng
-        self._producer = producer(bootstrap, **more)
+        self.producer = producer(bootstrap, **more)
 
     def send_some(self, count: int) -> None:
         for _ in range(count):
             number = len(self.ledger.sent)
             value = b"%s-%06d" % (self._name, number) + bytes(self._rng.randrange(400))
-            self.ledger.send(self._producer, self._topic, value)
+            self.ledger.send(self.producer, self._topic, value)
 
     def settle(self) -> None:
         """Until every message has had its answer."""
-        assert self._producer.flush(4 * PATIENCE_S) == 0
+        assert self.producer.flush(4 * PATIENCE_S) == 0
         assert not self.ledger.failures, self.ledger.failures[0]
 
 
@@ -52,6 +52,8 @@ def crash_amid(server: Server, writers: list[Writer], rng: random.Random) -> Non
     while sum(len(writer.ledger.acked) for writer in writers) < target:
         for writer in writers:
             writer.send_some(rng.randrange(1, 100))
+        for writer in writers:
+            writer.ledger.pace(writer.producer)
     server.kill()
     for writer in writers:
         writer.send_some(50)
@@ -159,9 +161,9 @@ class Decrees:
 
     def check(self) -> None:
         client = self._server.admin
-        listed = client.list_topics(timeout=PATIENCE_S).topics
-        found = {name: len(topic.partitions) for name, topic in listed.items()}
-        assert found == {name: partitions for name, (partitions, _) in self.topics.items()}
+        assert self._server.topics() == {
+            name: partitions for name, (partitions, _) in self.topics.items()
+        }
         resources = [rd.ConfigResource("topic", name) for name in self.topics]
         configs: dict[Any, Any] = client.describe_configs(resources) if resources else {}
         for resource, future in configs.items():

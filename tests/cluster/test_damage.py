@@ -344,13 +344,16 @@ def test_lost_checkpoints_cost_time_and_nothing_else(tmp_path: Path, clean: bool
             ledger.check_exact(read_all(server.bootstrap, topic))
 
 
-@pytest.mark.parametrize("name", ["running", "clean"])
-def test_a_lost_mark_of_the_end_is_taken_for_a_crash(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "lost", [["running"], ["clean"], ["running", "clean"]], ids=["running", "clean", "both"]
+)
+def test_a_lost_mark_of_the_end_is_taken_for_a_crash(tmp_path: Path, lost: list[str]) -> None:
     with Server(tmp_path, SETTINGS) as server:
         topic = server.create_topic("t")
         write(server, [topic], range(SYNCED))
         assert server.stop() == 0
-        (server.data_dir / name).write_bytes(b"nonsense")
+        for name in lost:
+            (server.data_dir / name).unlink()
         server.start()
         assert server.events("recovered")
         assert values(server, topic) == EXPECTED[:SYNCED]

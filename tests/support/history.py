@@ -120,6 +120,16 @@ class Ledger:
                 sender.poll(0.1)
         sender.poll(0)
 
+    def pace(self, sender: Any, most: int = 1000) -> None:
+        """Wait until no more than that is on its way."""
+        until(
+            lambda: (
+                sender.poll(0.001) >= 0
+                and len(self.sent) - len(self.acked) - len(self.failures) <= most
+            ),
+            "acknowledgements come in",
+        )
+
     def check_kept(self, log: list[Message]) -> None:
         """Every acknowledged message is at the offset that was told."""
         there = {message.offset: message.value for message in log}

@@ -119,3 +119,15 @@ def _write(fd: int, size: int) -> None:
 def ram_disk(home: Path, size: str, files: int | None = None) -> PrivateDisk:
     limit = f",nr_inodes={files}" if files is not None else ""
     return PrivateDisk(home, f"-t tmpfs -o size={size}{limit} none")
+
+
+def ext4_disk(home: Path, size_mib: int) -> PrivateDisk:
+    """On an image file. Nothing is written back by itself within the time of a test: what is there
+    after `cut_power` and `mount_again` is what was synced."""
+    image = home / "image"
+    if shutil.which("mkfs.ext4") is None:
+        pytest.skip("mkfs.ext4 is not installed")
+    with open(image, "wb") as file:
+        file.truncate(size_mib << 20)
+    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True, stdin=subprocess.DEVNULL)
+    return PrivateDisk(home, f"-o loop,commit=300 {image}")

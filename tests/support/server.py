@@ -210,6 +210,15 @@ class Server:
         self.admin.create_topics([topic])[name].result(PATIENCE_S)
         return name
 
+    def topics(self) -> dict[str, int]:
+        """How many partitions each has; without the broker's own."""
+        listed = self.admin.list_topics(timeout=PATIENCE_S).topics
+        return {
+            name: len(topic.partitions)
+            for name, topic in listed.items()
+            if not name.startswith("__")
+        }
+
     def delete_topic(self, name: str) -> None:
         self.admin.delete_topics([name])[name].result(PATIENCE_S)
 
