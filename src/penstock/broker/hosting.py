@@ -42,10 +42,24 @@ class Hosting:
         for gone in delta.deleted:
             if gone.name in self._replicas.topics:
                 self._replicas.remove_topic(gone.name)
+                _log.info("topic-deleted topic=%s", gone.name)
         for new in delta.created:
             self._add(new)
+            _log.info(
+                "topic-created topic=%s partitions=%d settings=%s",
+                new.name,
+                len(new.partitions),
+                _settings(new),
+            )
         for change in delta.changed:
             topic = self._replicas.topics[change.new.name]
+            if change.is_reconfigured or len(change.new.partitions) > len(topic.partitions):
+                _log.info(
+                    "topic-altered topic=%s partitions=%d settings=%s",
+                    topic.name,
+                    len(change.new.partitions),
+                    _settings(change.new),
+                )
             if change.is_reconfigured:
                 self._replicas.configure(topic.name, self._cluster.topic_config(change.new))
             self._take_partitions(topic, change.new)
@@ -69,3 +83,7 @@ class Hosting:
         if leader_epoch > partition.leader_epoch:
             partition.leader_epoch = leader_epoch
             partition.wake()  # who waits must see the new epoch
+
+
+def _settings(topic: TopicImage) -> str:
+    return ",".join(f"{name}={value}" for name, value in sorted(topic.config.items())) or "-"

@@ -118,3 +118,19 @@ def test_deleted_topics_are_confirmed_once_their_files_are_out_of_use(
     assert topic_id in broker.cluster.image.tombstones
     broker.run(Hosting(broker.replicas, broker.cluster).confirm_deleted())
     assert topic_id not in broker.cluster.image.tombstones
+
+
+def test_operators_are_told_of_topics_that_come_change_and_go(
+    broker: BrokerContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "penstock.broker.hosting"):
+        broker.create_topic("orders", 2, {"retention.ms": "1000"})
+        broker.run(broker.cluster.create_partitions("orders", 3))
+        set_config(broker, "orders", "segment.ms", "5", Resource.TOPIC)
+        broker.run(broker.cluster.delete_topics(["orders"]))
+    assert caplog.messages == [
+        "topic-created topic=orders partitions=2 settings=retention.ms=1000",
+        "topic-altered topic=orders partitions=3 settings=retention.ms=1000",
+        "topic-altered topic=orders partitions=3 settings=retention.ms=1000,segment.ms=5",
+        "topic-deleted topic=orders",
+    ]
