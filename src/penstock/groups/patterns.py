@@ -1,7 +1,8 @@
 """Regular expressions over topic names, in RE2's syntax and with RE2's promise: linear time, whatever the pattern.
 
 A pattern comes from a client and runs on the event loop, so backtracking is out of the question. A topic
-name has 65 possible characters, so a pattern becomes an automaton over them, made as names need it.
+name has 65 possible characters, so a pattern becomes an automaton over them, made as names need it. For
+other names, such as transactional ids, whoever asks says which characters they have.
 """
 
 from collections.abc import Set
@@ -17,25 +18,18 @@ MAX_STEPS: Final = 10_000  # size of a compiled pattern
 _MAX_STATES: Final = 2000  # of the automaton that are remembered
 _MAX_NESTING: Final = 100
 _WORD: Final = LETTERS | DIGITS | {"_"}
-_NOTHING: Final[frozenset[str]] = frozenset()
-_ESCAPED: Final = {
-    "d": DIGITS,
-    "D": ALPHABET - DIGITS,
-    "w": _WORD & ALPHABET,
-    "W": ALPHABET - _WORD,
-    "s": _NOTHING,
-    "S": ALPHABET,
-}
+_SPACE: Final = frozenset(" \t\n\f\r")
+_CLASSES: Final = {"d": DIGITS, "w": _WORD, "s": _SPACE}  # a capital letter: all but these
 _POSIX: Final = {
     "alnum": LETTERS | DIGITS,
     "alpha": LETTERS,
     "digit": DIGITS,
     "lower": frozenset(c for c in LETTERS if c.islower()),
     "upper": frozenset(c for c in LETTERS if c.isupper()),
-    "punct": frozenset("._-"),
-    "word": _WORD & ALPHABET,
+    "punct": frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"),
+    "word": _WORD,
     "xdigit": DIGITS | frozenset("abcdefABCDEF"),
-    "space": _NOTHING,
+    "space": _SPACE | {"\v"},
 }
 
 
@@ -72,8 +66,9 @@ Node = Chars | Edge | Sequence | Choice | Repeat
 
 
 class _Parser:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, alphabet: frozenset[str]) -> None:
         self.text = text
+        self.alphabet = alphabet
         self.position = 0
         self.ignore_case = False
         self.nesting = 0
@@ -153,7 +148,7 @@ class _Parser:
             case "[":
                 return Chars(self._class())
             case ".":
-                return Chars(ALPHABET)
+                return Chars(self.alphabet)
             case "^":
                 return Edge(at_end=False)
             case "$":
@@ -168,7 +163,7 @@ class _Parser:
 
     def _literal(self, char: str) -> Chars:
         chars = {char, char.swapcase()} if self.ignore_case else {char}
-        return Chars(ALPHABET & chars)
+        return Chars(self.alphabet & chars)
 
     def _escape(self) -> Node:
         char = self._take()
@@ -187,8 +182,9 @@ class _Parser:
 
     def _escaped_set(self, char: str) -> frozenset[str] | None:
         """What \\d and the like stand for; None: the character itself."""
-        if char in _ESCAPED:
-            return _ESCAPED[char]
+        if char.lower() in _CLASSES:
+            found = _CLASSES[char.lower()]
+            return self.alphabet & found if char.islower() else self.alphabet - found
         if char.isalnum():
             raise self._wrong(f"\\{char}, which is not supported,")
         return None
@@ -243,7 +239,7 @@ class _Parser:
         self._take()
         if self.ignore_case:
             chars |= {c.swapcase() for c in chars}
-        return ALPHABET - chars if negated else ALPHABET & chars
+        return self.alphabet - chars if negated else self.alphabet & chars
 
     def _class_item(self) -> frozenset[str]:
         if self._skip("[:"):
@@ -253,7 +249,7 @@ class _Parser:
             if found is None:
                 raise self._wrong(f"an unknown class [:{named}:]")
             self.position = end + 2
-            return ALPHABET - found if named.startswith("^") else found
+            return self.alphabet - found if named.startswith("^") else found
         low = self._take()
         if low == "\\":
             low = self._take()
@@ -268,7 +264,7 @@ class _Parser:
             high = self._take()
         if high < low:
             raise self._wrong(f"a range {low}-{high} that is the wrong way round")
-        return frozenset(c for c in ALPHABET if low <= c <= high)
+        return frozenset(c for c in self.alphabet if low <= c <= high)
 
 
 # What a pattern does: steps, and an automaton over sets of them -----------------------------------
@@ -326,11 +322,12 @@ class Pattern:
 
     __slots__ = ("_accepts", "_end", "_members", "_numbers", "_rows", "_start", "_steps", "text")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, alphabet: frozenset[str] = ALPHABET) -> None:
+        """Of `alphabet` are the names that it will be asked about."""
         self.text = text
         compiler = _Compiler(text)
         self._end = compiler.add(None, None, ())
-        start = compiler.compile(_Parser(text).parse(), self._end)
+        start = compiler.compile(_Parser(text, alphabet).parse(), self._end)
         self._steps = compiler.steps
         self._start = self._closure({start}, at_start=True)
         self._forget()

@@ -187,7 +187,7 @@ _ROWS: tuple[Api[Any, Any], ...] = (
     _api(ApiKey.WRITE_TXN_MARKERS, (0, 2), WriteTxnMarkersRequest, WriteTxnMarkersResponse, write_txn_markers.handle, refuse=write_txn_markers.refuse),
     _api(ApiKey.TXN_OFFSET_COMMIT, (0, 5), TxnOffsetCommitRequest, TxnOffsetCommitResponse, txn_offset_commit.handle, refuse=txn_offset_commit.refuse),
     _api(ApiKey.DESCRIBE_TRANSACTIONS, (0, 0), DescribeTransactionsRequest, DescribeTransactionsResponse, describe_transactions.handle, refuse=describe_transactions.refuse),
-    _api(ApiKey.LIST_TRANSACTIONS, (0, 1), ListTransactionsRequest, ListTransactionsResponse, list_transactions.handle),
+    _api(ApiKey.LIST_TRANSACTIONS, (0, 2), ListTransactionsRequest, ListTransactionsResponse, list_transactions.handle),
     _api(ApiKey.OFFSET_FOR_LEADER_EPOCH, (2, 4), OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, offset_for_leader_epoch.handle, refuse=offset_for_leader_epoch.refuse),
     _api(ApiKey.DESCRIBE_ACLS, (1, 3), DescribeAclsRequest, DescribeAclsResponse, describe_acls.handle),
     _api(ApiKey.CREATE_ACLS, (1, 3), CreateAclsRequest, CreateAclsResponse, create_acls.handle, refuse=create_acls.refuse),

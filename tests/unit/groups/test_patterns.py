@@ -103,3 +103,22 @@ def test_an_automaton_that_grows_too_large_is_begun_anew() -> None:
     for number in range(1 << 13):
         name = "".join("ab"[number >> bit & 1] for bit in range(13))
         assert pattern.matches(name) == (name[0] == "a")
+
+
+@pytest.mark.parametrize(
+    ("text", "matching"),
+    [
+        (r"orders:\d+", ["orders:1"]),
+        (r"[^:]+", ["plain", "über", "with space"]),
+        (r".*[[:space:]].*", ["with space"]),
+        (r"\S+", ["orders:1", "plain", "über"]),
+        (r"[[:punct:][:alnum:]]+", ["orders:1", "plain"]),
+        (r"ü.*", ["über"]),
+    ],
+)
+def test_names_of_other_characters_are_matched_where_those_are_named(
+    text: str, matching: list[str]
+) -> None:
+    names = ["orders:1", "plain", "über", "with space"]
+    pattern = Pattern(text, frozenset("".join(names)))
+    assert [name for name in names if pattern.matches(name)] == matching

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from penstock.groups.patterns import Pattern
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
 from penstock.model.errors import ErrorCode
@@ -18,7 +19,8 @@ _STATES = {status.title for status in Status}
 def handle(request: ListTransactionsRequest, context: Context) -> ListTransactionsResponse:
     if context.transactions.is_loading:
         return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    is_wanted = _filter(request, context)
+    known = list(context.transactions.transactions())
+    is_wanted = _filter(request, known, context)
     return ListTransactionsResponse(
         unknown_state_filters=[name for name in request.state_filters if name not in _STATES],
         transaction_states=[
@@ -27,15 +29,21 @@ def handle(request: ListTransactionsRequest, context: Context) -> ListTransactio
                 producer_id=found.producer_id,
                 transaction_state=found.status.title,
             )
-            for found in context.transactions.transactions()
+            for found in known
             if is_wanted(found)
             and context.allows(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, found.id)
         ],
     )
 
 
-def _filter(request: ListTransactionsRequest, context: Context) -> Callable[[Transaction], bool]:
+def _filter(
+    request: ListTransactionsRequest, known: list[Transaction], context: Context
+) -> Callable[[Transaction], bool]:
     states, producers = set(request.state_filters), set(request.producer_id_filters)
+    pattern = None
+    if request.transactional_id_pattern:
+        characters = frozenset(char for found in known for char in found.id)
+        pattern = Pattern(request.transactional_id_pattern, characters)
     now_ms, longer_ms = context.clock.monotonic_ms(), request.duration_filter
 
     def is_wanted(found: Transaction) -> bool:
@@ -43,6 +51,7 @@ def _filter(request: ListTransactionsRequest, context: Context) -> Callable[[Tra
             (not states or found.status.title in states)
             and (not producers or found.producer_id in producers)
             and (longer_ms < 0 or _lasts(found, now_ms) > longer_ms)
+            and (pattern is None or pattern.matches(found.id))
         )
 
     return is_wanted

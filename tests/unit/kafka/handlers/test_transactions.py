@@ -389,7 +389,7 @@ def test_transactions_are_listed_as_far_as_they_may_be_seen(
         assert code in (E.NONE, E.COORDINATOR_LOAD_IN_PROGRESS)
 
     def listed(request: ListTransactionsRequest | None = None) -> list[str]:
-        answer = broker.ask(request or ListTransactionsRequest(), 1)
+        answer = broker.ask(request or ListTransactionsRequest(), 2)
         return sorted(row.transactional_id for row in answer.transaction_states)
 
     assert listed() == ["idle", "tx"]
@@ -397,6 +397,10 @@ def test_transactions_are_listed_as_far_as_they_may_be_seen(
     producers = [session.producer.id]
     assert listed(ListTransactionsRequest(producer_id_filters=producers)) == ["tx"]
     assert listed(ListTransactionsRequest(duration_filter=0)) == []
+    assert listed(ListTransactionsRequest(transactional_id_pattern="t.|id")) == ["tx"]
+    assert listed(ListTransactionsRequest(transactional_id_pattern=r"\w+")) == ["idle", "tx"]
+    wrong = broker.ask(ListTransactionsRequest(transactional_id_pattern="("), 2)
+    assert wrong.error_code == E.INVALID_REGULAR_EXPRESSION
     answer = broker.ask(ListTransactionsRequest(state_filters=["Ongoing", "Odd"]), 1)
     assert answer.unknown_state_filters == ["Odd"]
     broker.forbid(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "tx")
