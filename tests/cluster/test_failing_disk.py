@@ -82,8 +82,8 @@ def test_a_failed_sync_is_not_acknowledged_not_repeated_and_takes_the_directory_
     check_offline(server, synced, other)
     failed = [sync for sync in disk.syncs(str(server.data_dir)) if sync.error]
     assert len(failed) == 1, "a second try could report success over lost data"
-    last = disk.syncs(str(server.data_dir))[-1]
-    assert last == failed[0], "and nothing else was synced after it"
+    last = disk.syncs("/synced/")[-1]  # a checkpoint may be under way in another thread
+    assert last == failed[0], "and nothing of that log was synced after it"
 
     check_ends_and_starts_again(server, disk)
     assert values(server, synced)[:1] == [b"1"], "what was acknowledged is there"
