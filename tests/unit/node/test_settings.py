@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from penstock.model.configs import BROKER_SETTINGS
 from penstock.model.errors import InvalidConfig
-from penstock.node.settings import FLAGS, load_settings, render_toml, variable_of
+from penstock.node.settings import FLAGS, Row, load_settings, render_toml, variable_of
 
 
 def write(path: Path, text: str) -> Path:
@@ -158,3 +158,10 @@ def test_any_text_survives_being_printed(
     path = tmp_path_factory.mktemp("settings") / "printed.toml"
     path.write_bytes(render_toml(settings.rows()).encode())
     assert load_settings(file=path).config == settings.config
+
+
+def test_a_secret_is_not_printed() -> None:
+    row = Row("listener.password", "sesame", "option -o", None, "Opens the door.", False, True)
+    printed = render_toml([row])
+    assert "sesame" not in printed
+    assert '# "listener.password" is hidden  # option -o' in printed
