@@ -181,7 +181,7 @@ class _Plan:
         chosen = brokers if 0 < len(running) < replication_factor else running
         if replication_factor > len(chosen):
             raise BrokerError(
-                f"replication factor {replication_factor} is larger than the {len(chosen)} available brokers",
+                f"replication factor {replication_factor} asks for as many brokers; {len(chosen)} can be used",
                 ErrorCode.INVALID_REPLICATION_FACTOR,
             )
         counts = self._replica_counts
