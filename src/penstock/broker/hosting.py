@@ -53,7 +53,7 @@ class Hosting:
             )
         for change in delta.changed:
             topic = self._replicas.topics[change.new.name]
-            if change.is_reconfigured or len(change.new.partitions) > len(topic.partitions):
+            if change.is_reconfigured or change.is_grown:
                 _log.info(
                     "topic-altered topic=%s partitions=%d settings=%s",
                     topic.name,

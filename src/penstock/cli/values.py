@@ -39,11 +39,6 @@ def parse_duration_ms(text: str) -> int:
     return _bounded(parse_quantity(text, Unit.MS), text)
 
 
-def parse_size_bytes(text: str) -> int:
-    """`64KiB`, `1GB`, or bytes as a bare number."""
-    return _bounded(parse_quantity(text, Unit.BYTES), text)
-
-
 def parse_time_ms(text: str, *, now_ms: int) -> int:
     """`2026-11-15T08:00:00Z`, `-2h` (ago), `@1731657600000` (epoch ms) or `now`; no zone means UTC."""
     if text == "now":

@@ -189,7 +189,6 @@ _VALUES: Final[dict[type[Message], tuple[type[Message], int]]] = {  # and the ve
     ConsumerGroupCurrentMemberAssignmentKey: (ConsumerGroupCurrentMemberAssignmentValue, 0),
     ConsumerGroupRegularExpressionKey: (ConsumerGroupRegularExpressionValue, 0),
 }
-OFFSET_KEY_TYPES: Final = (0, 1)
 _WRITTEN_OFFSET_KEY: Final = 1
 
 

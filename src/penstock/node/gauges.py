@@ -34,8 +34,8 @@ class Gauges:
         metrics.read_controller(
             active=lambda: int(cluster.is_controller),
             topics=lambda: len(cluster.image.topics),
-            partitions=lambda: sum(len(t.partitions) for t in cluster.image.topics.values()),
-            offline_partitions=lambda: cluster.image.leader_counts.get(-1, 0),
+            partitions=lambda: cluster.image.partition_count,
+            offline_partitions=lambda: cluster.image.leaderless_count,
             active_brokers=lambda: len(cluster.image.usable_brokers()),
             fenced_brokers=lambda: len(cluster.image.brokers) - len(cluster.image.usable_brokers()),
         )

@@ -26,13 +26,13 @@ def test_a_duration_is_its_number_times_its_unit(number: int, unit: tuple[str, i
 )
 def test_a_size_is_its_number_times_its_unit(number: int, unit: tuple[str, int]) -> None:
     name, factor = unit
-    assert values.parse_size_bytes(f"{number}{name}") == number * factor
+    assert values.config_value("segment.bytes", f"{number}{name}") == str(number * factor)
 
 
 @given(st.integers(0, 2**63 - 1))
 def test_kafkas_raw_numbers_pass_unchanged(number: int) -> None:
     assert values.parse_duration_ms(str(number)) == number
-    assert values.parse_size_bytes(str(number)) == number
+    assert values.config_value("segment.bytes", str(number)) == str(number)
     assert values.config_value("retention.ms", str(number)) == str(number)
 
 
@@ -47,7 +47,6 @@ def test_any_text_is_a_position_or_a_value_error(text: str) -> None:
     for parse in (
         lambda: values.parse_position(text, now_ms=NOW_MS),
         lambda: values.parse_duration_ms(text),
-        lambda: values.parse_size_bytes(text),
     ):
         with contextlib.suppress(ValueError):
             parse()

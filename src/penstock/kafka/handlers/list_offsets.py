@@ -88,7 +88,7 @@ def _refused(asked: ListOffsetsPartition, error: BrokerError) -> ListOffsetsPart
 
 def find(partition: Partition, timestamp_ms: int, isolation: int, version: int) -> Found:
     log = partition.log
-    end = partition.last_stable_offset if isolation else partition.high_watermark
+    end = partition.visible_end(isolation)
     if version < _SINCE_VERSION.get(timestamp_ms, 0):
         raise BrokerError(
             f"timestamp {timestamp_ms} has no meaning in ListOffsets v{version}",
