@@ -180,6 +180,24 @@ def test_a_refusal_is_final_and_carries_the_brokers_words() -> None:
     run(scenario)
 
 
+def test_a_log_that_its_broker_cannot_use_is_not_waited_for() -> None:
+    async def scenario(cluster: Cluster, client: Pool) -> None:
+        row = ListOffsetsPartitionResponse(error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+        topic = ListOffsetsTopicResponse(name="orders", partitions=[row])
+        asked: list[Message] = []
+
+        def refuse(request: Message) -> ListOffsetsResponse:
+            asked.append(request)
+            return ListOffsetsResponse(topics=[topic])
+
+        cluster.brokers[1].on(ListOffsetsRequest, refuse)
+        with pytest.raises(ClientError, match="orders-0: .*; see the broker's log"):
+            await admin.list_offsets(client, {ORDERS_0: admin.LATEST})
+        assert len(asked) == 1
+
+    run(scenario)
+
+
 def test_a_missing_partition_is_an_error_not_a_wait() -> None:
     async def scenario(cluster: Cluster, client: Pool) -> None:  # noqa: ARG001  # every scenario has both
         with pytest.raises(ClientError, match="'orders' has no partition 5"):
