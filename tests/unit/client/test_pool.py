@@ -191,7 +191,7 @@ def test_a_log_that_its_broker_cannot_use_is_not_waited_for() -> None:
             return ListOffsetsResponse(topics=[topic])
 
         cluster.brokers[1].on(ListOffsetsRequest, refuse)
-        with pytest.raises(ClientError, match="orders-0: .*; see the broker's log"):
+        with pytest.raises(ClientError, match=r"orders-0: .*; see the broker's log"):
             await admin.list_offsets(client, {ORDERS_0: admin.LATEST})
         assert len(asked) == 1
 
