@@ -4,6 +4,7 @@ Run as `python -m tests.support.bank ROLE BOOTSTRAP NAME SEED LEDGER`. A ledger 
 believes of each of its transactions; it is only ever added to.
 """
 
+import faulthandler
 import json
 import os
 import random
@@ -20,6 +21,7 @@ ACCOUNTS = 20
 PARTITIONS = 4
 MOVES, JOURNAL, GROUP = "moves", "journal", "auditors"
 TIMEOUT_MS = 4000
+_STUCK_S = 15  # librdkafka 2.16 may lose what it is about to send to a group's coordinator, and wait for ever
 _FENCED = {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
 Legs = list[tuple[int, bytes]]  # partition, value
 
@@ -178,11 +180,14 @@ def audit(bootstrap: str, name: str, _: random.Random, __: Ledger) -> None:
         messages = [m for m in consumer.consume(50, timeout=0.2) if m.error() is None]
         if not messages:
             continue
+        faulthandler.dump_traceback_later(_STUCK_S, exit=True)
         try:
             _copy(messages, consumer, producer)
         except confluent_kafka.KafkaException as error:
             sys.stderr.write(f"{name}: {error}\n")
             return  # the next one begins where the last committed transaction ended
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
 
 def _copy(messages: list[Any], consumer: Any, producer: Any) -> None:
