@@ -60,7 +60,7 @@ def recovering(data_dir: Path) -> Iterator[Endpoints]:
     try:
         yield endpoints
     finally:
-        host.stop()
+        host.kill()  # its data goes too
 
 
 def fill(broker: Broker, case: Case) -> list[tuple[str, int]]:

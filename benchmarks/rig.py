@@ -113,7 +113,8 @@ def running_broker(
             try:
                 yield broker
             finally:
-                broker.close()
+                if broker.is_running:
+                    broker.kill()  # its data goes too: nothing is worth a clean end
 
 
 def touch_memory(size_bytes: int) -> None:
