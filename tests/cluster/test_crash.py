@@ -205,3 +205,43 @@ def test_a_topic_made_again_under_the_name_of_a_deleted_one_is_empty_after_a_cra
 def topic_id(server: Server, name: str) -> str:
     wanted = confluent_kafka.TopicCollection([name])
     return str(server.admin.describe_topics(wanted)[name].result(PATIENCE_S).topic_id)
+
+
+def test_what_a_group_has_committed_is_where_it_goes_on_after_the_broker_was_killed(
+    tmp_path: Path,
+) -> None:
+    with Server(tmp_path) as server:
+        topic = server.create_topic("t")
+        send(server.bootstrap, topic, [b"%04d" % number for number in range(1000)])
+        seen: list[bytes | None] = []
+        for _ in range(3):
+            member = group_member(server, topic)
+            goal = len(seen) + 150
+            while len(seen) < goal:
+                for message in member.consume(50, timeout=0.2):
+                    assert message.error() is None, message.error()
+                    seen.append(message.value())
+            member.commit(asynchronous=False)
+            server.crash()
+            told = member.committed([confluent_kafka.TopicPartition(topic, 0)], PATIENCE_S)
+            assert told[0].offset == len(seen)
+            member.close()
+        assert seen == [b"%04d" % number for number in range(len(seen))], (
+            "none twice, none left out"
+        )
+
+
+def group_member(server: Server, topic: str) -> Any:
+    member: Any = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": server.bootstrap,
+            "log_level": 0,
+            "group.id": "group",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "reconnect.backoff.ms": 10,
+            "reconnect.backoff.max.ms": 100,
+        }
+    )
+    member.subscribe([topic])
+    return member
