@@ -26,10 +26,11 @@ from penstock.transactions.state import AT_REST, NO_ID, Now, Status, Transaction
 class Shard:
     """The transactional ids of one shard. Its log is their only other copy."""
 
-    __slots__ = ("transactions",)
+    __slots__ = ("_ongoing", "transactions")
 
     def __init__(self) -> None:
         self.transactions: dict[str, Transaction] = {}
+        self._ongoing: dict[str, Transaction] = {}  # few of many: these are looked at often
 
     # Reading back ------------------------------------------------------------------------------
 
@@ -38,9 +39,11 @@ class Shard:
         transactional_id = decode_key(key)
         if value is None:
             self.transactions.pop(transactional_id, None)
+            self._ongoing.pop(transactional_id, None)
         else:
             found = restored(transactional_id, decode_value(value), now)
             self.transactions[transactional_id] = found
+            self._note(found)
 
     def load(self, now: Now) -> list[tuple[str, list[Effect]]]:
         """After a replay: what was left unfinished."""
@@ -53,7 +56,9 @@ class Shard:
     def step(self, transactional_id: str, event: Event, now: Now) -> list[Effect]:
         transaction = self.transactions.get(transactional_id)
         if transaction is not None:
-            return step(transaction, event, now)
+            effects = step(transaction, event, now)
+            self._note(transaction)
+            return effects
         match event:
             case Initialize():
                 return self._begin(transactional_id, event, now)
@@ -61,6 +66,12 @@ class Shard:
                 return [Reply(event.asker, Outcome(ErrorCode.INVALID_PRODUCER_ID_MAPPING))]
             case _:
                 return []
+
+    def _note(self, transaction: Transaction) -> None:
+        if transaction.status is Status.ONGOING:
+            self._ongoing[transaction.id] = transaction
+        else:
+            self._ongoing.pop(transaction.id, None)
 
     def _begin(self, transactional_id: str, event: Initialize, now: Now) -> list[Effect]:
         if event.fresh_id == NO_ID:
@@ -73,11 +84,8 @@ class Shard:
 
     def overdue(self, now: Now) -> Iterator[str]:
         """Those whose transactions have lasted too long."""
-        for transaction in list(self.transactions.values()):
-            if (
-                transaction.status is Status.ONGOING
-                and now.ms - transaction.started.ms >= transaction.timeout_ms
-            ):
+        for transaction in list(self._ongoing.values()):
+            if now.ms - transaction.started.ms >= transaction.timeout_ms:
                 yield transaction.id
 
     def expired(self, now: Now, silence_ms: int) -> Iterator[str]:
