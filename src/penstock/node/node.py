@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 import socket
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -159,28 +160,39 @@ class Node:
         self._open_gauges(replicas, cluster)
 
     async def _shut_down(self) -> None:
-        """Backwards, as far as the start had come."""
-        for door in self._doors:
-            door.close()
-        for sock in self._sockets:
-            sock.close()
-        if self._transactions is not None:
-            self._transactions.close()
-        if self._groups is not None:
-            self._groups.close()
-        if self._housekeeping is not None:
-            self._housekeeping.stop()
-        await self._chores.close()
-        if self._replicas is not None:
-            self._replicas.stop()
-        await asyncio.to_thread(self._finish_with_disk)
-        if self._cluster is not None:
-            await self._cluster.stop()
-        if self._http is not None:
-            await self._http.close()
-        await self._tasks.close()
+        """A step that fails keeps no other from being taken."""
+        for end in self._ends():
+            try:
+                ending = end()
+                if ending is not None:
+                    await ending
+            except Exception:  # noqa: BLE001 - logged, with its trace
+                _log.exception("stop-failed step=%s", end.__qualname__)
 
-    def _finish_with_disk(self) -> None:
+    def _ends(self) -> Iterator[Callable[[], Awaitable[None] | None]]:
+        """Backwards, as far as the start had come."""
+        yield from (door.close for door in self._doors)
+        yield from (sock.close for sock in self._sockets)
+        if self._transactions is not None:
+            yield self._transactions.close
+        if self._groups is not None:
+            yield self._groups.close
+        if self._housekeeping is not None:
+            yield self._housekeeping.stop
+        yield self._chores.close
+        if self._replicas is not None:
+            yield self._replicas.stop
+        yield self._finish_with_disk
+        if self._cluster is not None:
+            yield self._cluster.stop
+        if self._http is not None:
+            yield self._http.close
+        yield self._tasks.close
+
+    async def _finish_with_disk(self) -> None:
+        await asyncio.to_thread(self._close_directory)
+
+    def _close_directory(self) -> None:
         """In a thread, so that a second signal is heard when the disk takes its time. Nobody else
         uses the directory any more."""
         self._disk_threads.shutdown()

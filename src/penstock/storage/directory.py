@@ -342,8 +342,10 @@ class DataDirectory:
             ticket.write()
             self.checkpoint_end(ticket)
             markers.write_clean(self.path, self._run, self._seen(), self._disk)
-        finally:
-            os.close(self._lock_fd)
+        except BaseException:
+            self.abandon()
+            raise
+        os.close(self._lock_fd)
 
     def abandon(self) -> None:
         """Let go of the directory as it is, as a crash would: after the disk has failed."""
