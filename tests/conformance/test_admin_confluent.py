@@ -111,7 +111,7 @@ def test_validate_only_creates_nothing(admin: Admin) -> None:
     [
         (rd.NewTopic("a b", 1, 1), KafkaError.TOPIC_EXCEPTION, "a b"),
         (rd.NewTopic("ok", 0, 1), KafkaError.INVALID_PARTITIONS, "0 partitions"),
-        (rd.NewTopic("ok", 1, 3), KafkaError.INVALID_REPLICATION_FACTOR, "1 available broker"),
+        (rd.NewTopic("ok", 1, 3), KafkaError.INVALID_REPLICATION_FACTOR, "1 can be used"),
         (
             rd.NewTopic("ok", 1, replica_assignment=[[99]]),
             KafkaError.INVALID_REPLICA_ASSIGNMENT,
