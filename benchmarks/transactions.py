@@ -177,6 +177,11 @@ class Run(NamedTuple):
     commits_s: list[float]
     used: Used
 
+    @property
+    def cpu_us(self) -> float:
+        """Of the broker, for each round."""
+        return self.used.share / self.rounds_s * 1e6
+
 
 async def run(
     broker: Broker, name: str, shape: Shape, kind: str, clients: int, seconds: float
@@ -232,6 +237,7 @@ def compare(broker: Broker, clients: int, seconds: float) -> None:
         "cost",
         "commit p50 / p99 ms",
         "v2 messages/s",
+        "broker CPU µs: idempotent, v1, v2",
         "bound by",
     )
     for partitions in PARTITIONS:
@@ -249,7 +255,8 @@ def compare(broker: Broker, clients: int, seconds: float) -> None:
                     f"{p50 * 1e3:.2f} / {p99 * 1e3:.2f}",
                 ]
             rate = new.rounds_s * shape.per_partition * partitions
-            print_row(*cells, f"{rate:,.0f}", new.used.bound)
+            cpu = ", ".join(f"{found.cpu_us:,.0f}" for found in (plain, old, new))
+            print_row(*cells, f"{rate:,.0f}", cpu, new.used.bound)
 
 
 # librdkafka --------------------------------------------------------------------------------------
