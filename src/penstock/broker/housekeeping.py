@@ -28,7 +28,7 @@ _SYNC_S: Final = 0.1
 _DISK_S: Final = 1.0
 _SCARCE_BYTES: Final = 128 << 10  # so little that not even checkpoints and metadata have room
 _REMOVE_S: Final = 5.0
-_REMOVE_FROM_FULL_S: Final = 1.0
+_REMOVE_SOON_S: Final = 0.5
 _PER_TURN: Final = 100  # logs looked at before others have their turn
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], object]
@@ -91,7 +91,9 @@ class Housekeeping:
         return shortest_ms / 1000
 
     def _remove_pause_s(self) -> float:
-        return _REMOVE_FROM_FULL_S if self._replicas.is_full else _REMOVE_S
+        """Space is wanted soon where there is none, or where nothing shall be kept."""
+        delay_s = self._cluster.config.log_segment_delete_delay_ms / 1000
+        return _REMOVE_SOON_S if self._replicas.is_full or delay_s < _REMOVE_S else _REMOVE_S
 
     def _retention_pause_s(self) -> float:
         return self._cluster.config.log_retention_check_interval_ms / 1000

@@ -116,7 +116,7 @@ class Replicas:
         if self.directory.ending is Ending.CLEAN:
             return
         metrics, begun_ms = self.metrics.recovery, self._clock.monotonic_ms()
-        torn = [partition for partition in self.partitions() if self.has_log(partition)]
+        torn = [p for p in self.partitions() if self.has_log(p) or self._had_records(p)]
         metrics.remaining_logs.set(len(torn))
         for partition in torn:
             self._recover(partition)
@@ -145,9 +145,13 @@ class Replicas:
             )
         self._tell_what_is_lost(partition)
 
+    def _had_records(self, partition: Partition) -> int:
+        """Up to where it was committed, as far as that was written down."""
+        return self.directory.high_watermark(partition.topic.id, partition.index) or 0
+
     def _tell_what_is_lost(self, partition: Partition) -> None:
         """Loss of power may take what was acknowledged and not synced; somebody should know."""
-        committed = self.directory.high_watermark(partition.topic.id, partition.index) or 0
+        committed = self._had_records(partition)
         if partition.log.next_offset < committed:
             _log.error(
                 "offsets-lost partition=%s next-offset=%d high-watermark-was=%d",

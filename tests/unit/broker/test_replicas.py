@@ -1,5 +1,6 @@
 import asyncio
 import gc
+import shutil
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -171,6 +172,22 @@ def test_others_have_their_turn_between_two_logs(tmp_path: Path) -> None:
 
         engine.run(both())
         assert left_to_do == [2, 1, 0]
+
+
+def test_what_was_committed_and_is_gone_is_said_even_when_no_file_is_left(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running_engine(tmp_path) as engine:
+        for partition in engine.topic("orders", partitions=2):
+            engine.append(partition)
+        engine.write_checkpoint()
+    shutil.rmtree(tmp_path / "data" / "orders" / "partition-1")
+
+    with running_engine(tmp_path) as engine:
+        engine.topic("orders", partitions=2)
+        engine.run(engine.replicas.recover())
+    lost = [record.getMessage() for record in caplog.records if "offsets-lost" in record.msg]
+    assert lost == ["offsets-lost partition=orders-1 next-offset=0 high-watermark-was=1"]
 
 
 def test_after_a_clean_end_no_log_is_opened(tmp_path: Path) -> None:

@@ -129,6 +129,13 @@ def test_a_damaged_marker_is_never_taken_for_a_clean_end(
     assert open_at(tmp_path).ending is not Ending.CLEAN
 
 
+def test_a_directory_that_has_lost_its_markers_is_not_a_new_one(tmp_path: Path) -> None:
+    open_at(tmp_path).close()
+    for name in ("running", "clean"):
+        (tmp_path / name).unlink()
+    assert open_at(tmp_path).ending is Ending.POWER_LOSS
+
+
 def test_a_clean_marker_of_an_older_run_is_not_believed(tmp_path: Path) -> None:
     open_at(tmp_path).close()
     old = (tmp_path / "clean").read_bytes()
