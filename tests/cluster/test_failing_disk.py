@@ -103,7 +103,7 @@ def test_a_failed_sync_in_the_background_takes_the_directory_offline(
     assert values(server, topic) == [b"1"], "the page cache was still there"
 
 
-@pytest.mark.parametrize("file", ["recovery-points", "running", "log-starts"])
+@pytest.mark.parametrize("file", ["recovery-points", "running"])
 def test_a_failed_sync_of_a_small_file_takes_the_directory_offline_or_is_not_needed(
     disk: FaultyDisk, server: Server, file: str
 ) -> None:

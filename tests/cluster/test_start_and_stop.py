@@ -65,7 +65,7 @@ def test_a_broker_that_is_stopped_amid_producing_has_answered_or_not_taken_each_
         topic = server.create_topic("t")
         ledger = Ledger()
         sender = producer(server.bootstrap, enable_idempotence=True, batch_size=2000)
-        for round_number in range(3):
+        for round_number in range(2):
             while len(ledger.acked) < 2000 * (round_number + 1):
                 ledger.send(sender, topic, b"%06d" % len(ledger.sent))
             assert server.stop() == 0
@@ -140,7 +140,7 @@ def test_a_client_that_asks_too_early_waits_and_is_never_told_of_a_cluster_witho
     """librdkafka forgets every broker that an answer leaves out, and with the last one it is lost."""
     with Server(tmp_path) as server:
         server.create_topic("t")
-        for _ in range(5):
+        for _ in range(3):
             server.kill()
             process = server.launch()
             until(lambda: can_connect(server.bootstrap), "it listens")
