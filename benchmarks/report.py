@@ -1,4 +1,4 @@
-"""Every benchmark after the other, into docs/benchmarks/results.md: `make bench B=report`. Half an hour on a quiet machine.
+"""Every benchmark after the other: `make bench B=report`, or `python -m benchmarks.report --into FILE`. Half an hour on a quiet machine.
 
 What is about CPU time keeps its data in memory, so that the disk has no say; what is about disks does not.
 """
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 _ROOT: Final = Path(__file__).parent.parent
-_RESULTS: Final = _ROOT / "docs" / "benchmarks" / "results.md"
 _IN_MEMORY: Final = ("--data", "/dev/shm")
 _BEST: Final = ("--best-of", "3", "--seconds", "3")
 
@@ -40,14 +39,11 @@ SECTIONS: Final = (
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument(
-        "--only", default="", help="print those whose module contains this, and write nothing"
-    )
+    options.add_argument("--only", default="", help="modules whose name contains this")
+    options.add_argument("--into", type=Path, metavar="FILE", help="written anew, as Markdown")
     arguments = options.parse_args()
     failed = 0
-    parts = [
-        "# Results\n\nWritten by `make bench B=report`; [README.md](README.md) says what they mean.\n"
-    ]
+    parts = ["# Results\n"]
     for section in SECTIONS:
         if arguments.only not in section.module:
             continue
@@ -62,8 +58,8 @@ def main() -> int:
         failed |= done.returncode
         print(done.stdout, flush=True)
         parts.append(f"## {section.title}\n\n`{section.command}`\n\n{done.stdout.strip()}\n")
-        if not arguments.only:
-            _RESULTS.write_text("\n".join(parts))
+        if arguments.into is not None:
+            arguments.into.write_text("\n".join(parts))
     return failed
 
 
