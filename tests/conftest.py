@@ -1,6 +1,24 @@
-"""What holds for every test: no example of a property has a deadline, since machines are busy."""
+"""What holds for every test: examples of properties have no deadline, since machines are busy, and are the same in
+every run unless SEED is set (tests/support/seed.py), since a lucky find must not stop somebody else's change."""
 
+import os
+from random import Random
+
+import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+from tests.support.seed import chosen_seed
+
+settings.register_profile(
+    "house",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="SEED" not in os.environ,
+)
 settings.load_profile("house")
+
+
+@pytest.fixture
+def rng() -> Random:
+    """The choices of a test; `SEED=…` replays those of a failed run."""
+    return Random(chosen_seed())

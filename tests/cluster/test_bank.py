@@ -43,13 +43,6 @@ SETTINGS = {
 }
 
 
-@pytest.fixture
-def rng() -> random.Random:
-    seed = int(os.environ.get("SEED") or random.SystemRandom().getrandbits(32))
-    print(f"SEED={seed}")  # noqa: T201 - pytest shows it when the test fails
-    return random.Random(seed)
-
-
 class Staff:
     """The processes of the bank. Who dies is replaced by another of the same name."""
 

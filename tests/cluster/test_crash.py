@@ -1,6 +1,5 @@
 """kill -9 at any moment: what was acknowledged is there, in order, once, and clients just go on."""
 
-import os
 import random
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,6 @@ from tests.support.server import PATIENCE_S, Server, rd
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 ROUNDS = [pytest.param(2, id="few"), pytest.param(40, id="many", marks=pytest.mark.slow)]
-
-
-@pytest.fixture
-def rng() -> random.Random:
-    """SEED=… pytest … replays the choices of a run; the seed of a failed one is in its output."""
-    seed = int(os.environ.get("SEED") or random.SystemRandom().getrandbits(32))
-    print(f"SEED={seed}")  # noqa: T201 - pytest shows it when the test fails
-    return random.Random(seed)
 
 
 class Writer:

@@ -1,6 +1,5 @@
 """The power goes: with flush.messages=1 nothing acknowledged is lost; without it a prefix is left, never a hole."""
 
-import os
 import random
 import signal
 from collections.abc import Iterator
@@ -70,11 +69,8 @@ def log_of(server: Server, topic: str) -> list[Message]:
     "rounds", [pytest.param(2, id="few"), pytest.param(20, id="many", marks=pytest.mark.slow)]
 )
 def test_what_was_acknowledged_with_flush_messages_1_outlives_the_power(
-    tmp_path: Path, disk: PrivateDisk, server: Server, rounds: int
+    tmp_path: Path, disk: PrivateDisk, server: Server, rng: random.Random, rounds: int
 ) -> None:
-    seed = int(os.environ.get("SEED") or random.SystemRandom().getrandbits(32))
-    print(f"SEED={seed}")  # noqa: T201 - pytest shows it when the test fails
-    rng = random.Random(seed)
     topic = server.create_topic("t", flush_messages=1, segment_bytes=200_000)
     ledger = Ledger()
     sender = producer(server.bootstrap, enable_idempotence=True, batch_size=4000)

@@ -5,7 +5,6 @@ the duplicate that the weaker ones permit.
 """
 
 import json
-import os
 import random
 import sqlite3
 import subprocess
@@ -24,9 +23,10 @@ from penstock.testing import Broker
 from tests.support import postgres
 from tests.support.command import environment
 from tests.support.sdk_worker import END
+from tests.support.seed import chosen_seed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 2**31)
+SEED = chosen_seed()
 COUNT = 300
 KILLS = 6
 STUCK_S = (

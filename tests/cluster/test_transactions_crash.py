@@ -1,6 +1,5 @@
 """kill -9 at any point of the protocol: a transaction is wholly visible or not at all, and what was promised holds."""
 
-import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,14 +29,6 @@ def server(tmp_path: Path) -> Iterator[Server]:
     with Server(tmp_path, SETTINGS) as started:
         started.create_topic("t", partitions=PARTITIONS)
         yield started
-
-
-@pytest.fixture
-def rng() -> random.Random:
-    """SEED=… pytest … replays the choices of a run; the seed of a failed one is in its output."""
-    seed = int(os.environ.get("SEED") or random.SystemRandom().getrandbits(32))
-    print(f"SEED={seed}")  # noqa: T201 - pytest shows it when the test fails
-    return random.Random(seed)
 
 
 def send_all(producer: RawTransactional, name: str) -> None:

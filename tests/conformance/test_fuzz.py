@@ -1,13 +1,12 @@
 """No frame, however spoiled, crashes a broker, makes it hang, or makes it grow. `SEED=… pytest …` repeats a run."""
 
-import os
 from pathlib import Path
-from random import SystemRandom
 
 import pytest
 
 from penstock.testing import Broker
 from tests.support.fuzzer import SETTINGS, DecoderFuzzer, Fuzzer
+from tests.support.seed import chosen_seed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -19,9 +18,7 @@ GROWTH_MAX_MB = 160.0  # what buffers that are kept for the next large frame may
 
 @pytest.fixture
 def seed() -> int:
-    chosen = int(os.environ.get("SEED") or SystemRandom().randrange(1 << 32))
-    print(f"SEED={chosen}")  # noqa: T201 - pytest shows it when the test fails
-    return chosen
+    return chosen_seed()
 
 
 def test_spoiled_frames_do_a_broker_no_harm(seed: int, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ Records: TypeAlias = list[tuple[bytes, bytes | None]]
 _CONSUMER_COMMIT_FROM: Final = 9
 _NOT_FOUND_FROM: Final = 9
 _NONE: Final = ErrorCode.NONE
+_FOREVER_MS: Final = 2**63 - 1  # a retention time that a client sends may be any int64
 
 
 # Commit ------------------------------------------------------------------------------------------
@@ -102,7 +103,7 @@ def commit(
     written: Records = []
     topics = []
     retention_ms = request.retention_time_ms
-    expire_ms = -1 if retention_ms == -1 else wall_ms + retention_ms
+    expire_ms = -1 if retention_ms == -1 else min(wall_ms + retention_ms, _FOREVER_MS)
     for topic in request.topics:
         name = topic.name
         answers = []

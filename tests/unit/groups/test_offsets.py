@@ -287,6 +287,15 @@ def test_a_client_may_ask_for_its_own_retention_time() -> None:
     assert stage.position() is None
 
 
+def test_a_retention_time_beyond_all_time_is_for_ever() -> None:
+    stage = Stage()
+    stage.commit(5, retention_ms=2**63 - 1, version=4)
+    later(stage, 1000 * WEEK_MS)
+    sweep(stage)
+
+    assert stage.position() == 5
+
+
 def test_the_time_at_which_a_group_became_empty_survives_a_crash() -> None:
     stage = stable("ann")
     stage.commit(5, member="ann", generation=1)
