@@ -13,6 +13,7 @@ from penstock.model.errors import BrokerError, StorageFault
 
 COMMANDS: Final = {
     "serve": "run one broker",
+    "dev": "run a cluster of brokers on this machine",
     "topic": "create, list, describe, alter, trim and delete topics",
     "produce": "send lines from stdin or files to a topic",
     "consume": "print a topic's messages",
