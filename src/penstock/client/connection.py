@@ -7,7 +7,7 @@ import asyncio
 from typing import Final, NamedTuple, Self, TypeVar
 
 from penstock import __version__
-from penstock.client.errors import ClientError
+from penstock.client.errors import ClientError, ConnectionRefused
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.wire.framing import FrameDecoder, encode_frame
 from penstock.wire.header import RequestHeader, decode_response_header, encode_request_header
@@ -75,7 +75,8 @@ class Connection(asyncio.Protocol):
             reason = f"no answer in {timeout_ms} ms"
             raise _unreachable(address, known_as, reason) from None
         except OSError as error:
-            raise _unreachable(address, known_as, _reason(error)) from None
+            kind = ConnectionRefused if isinstance(error, ConnectionRefusedError) else ClientError
+            raise _unreachable(address, known_as, _reason(error), kind) from None
         try:
             await connection._agree_on_versions(timeout_ms)
         except BaseException:
@@ -86,6 +87,10 @@ class Connection(asyncio.Protocol):
     @property
     def is_closed(self) -> bool:
         return self._gone.done()
+
+    async def closed(self) -> None:
+        """Returns when the connection is gone, whoever ended it."""
+        await asyncio.shield(self._gone)
 
     async def close(self) -> None:
         """Fails what is still waiting; returns when the socket is gone."""
@@ -220,13 +225,15 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
 
-def _unreachable(address: Address, known_as: str, reason: str) -> ClientError:
+def _unreachable(
+    address: Address, known_as: str, reason: str, kind: type[ClientError] = ClientError
+) -> ClientError:
     remedy = "is a broker running there? start one with: penstock serve"
     if known_as:
         remedy = (
             "is the broker up, and is that address right from here? see: penstock serve --advertise"
         )
-    return ClientError(
+    return kind(
         f"cannot reach {address}{known_as}: {reason}; {remedy}", ErrorCode.NETWORK_EXCEPTION
     )
 

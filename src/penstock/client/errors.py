@@ -45,6 +45,10 @@ class ClientError(BrokerError):
         return self.code in RETRIABLE
 
 
+class ConnectionRefused(ClientError):
+    """The machine answered that nobody listens there."""
+
+
 def error_code(number: int) -> ErrorCode:
     """Kafka's code for `number`; one that we do not know yet is an UNKNOWN_SERVER_ERROR."""
     try:
