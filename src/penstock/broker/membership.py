@@ -6,6 +6,7 @@ over (B3). With the embedded store nobody else may be there to do so, and then n
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
@@ -68,6 +69,7 @@ class Membership:
         self._lease: LeaseId | None = None
         self._something_happened = asyncio.Event()
         self._admitted = asyncio.Event()
+        self._when_lost: list[Callable[[], None]] = []
         feed.listen(self._notice)
 
     @property
@@ -86,6 +88,9 @@ class Membership:
     @property
     def is_controller(self) -> bool:
         return self._committer.controller_epoch != NO_REVISION
+
+    def on_session_lost(self, callback: Callable[[], None]) -> None:
+        self._when_lost.append(callback)
 
     async def join(self, listeners: dict[str, Endpoint]) -> None:
         """Opens the session. The broker takes part once the controller has admitted it."""
@@ -153,10 +158,13 @@ class Membership:
             self._admitted.set()
 
     def _lose_session(self) -> None:
-        if self.epoch != NO_REVISION:
-            _log.warning("session-lost broker=%d epoch=%d", self._identity.broker_id, self.epoch)
+        if self.epoch == NO_REVISION:
+            return
+        _log.warning("session-lost broker=%d epoch=%d", self._identity.broker_id, self.epoch)
         self.epoch = self._committer.controller_epoch = NO_REVISION
         self._admitted.clear()
+        for callback in self._when_lost:
+            callback()
         self._something_happened.set()
 
     # the session
