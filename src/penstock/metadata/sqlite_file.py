@@ -33,6 +33,7 @@ from penstock.metadata.store import (
     StoreError,
     StoreFull,
     Write,
+    refuse_doubles,
 )
 
 FORMAT: Final = 1
@@ -175,7 +176,7 @@ class SqliteFile:
     # writing
 
     def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Committed | Conflict:
-        _refuse_doubles(writes)
+        refuse_doubles(writes)
         with self._explained(), self._writing() as db:
             failed = tuple(compare.key for compare in compares if not _holds(db, compare))
             if failed:
@@ -372,11 +373,3 @@ def _delete(
     rows = db.execute(f"DELETE FROM kv WHERE {where} RETURNING key", arguments).fetchall()
     db.executemany("INSERT INTO changes VALUES (?, ?, 1)", [(revision, row[0]) for row in rows])
     return bool(rows)
-
-
-def _refuse_doubles(writes: Sequence[Write]) -> None:
-    keys = [write.key for write in writes if not isinstance(write, DeletePrefix)]
-    prefixes = [write.prefix for write in writes if isinstance(write, DeletePrefix)]
-    covered = any(name.startswith(prefix) for prefix in prefixes for name in keys)
-    if len(set(keys)) < len(keys) or len(set(prefixes)) < len(prefixes) or covered:
-        raise ValueError("a key may be written only once in a commit")

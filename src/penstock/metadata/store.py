@@ -88,6 +88,10 @@ class StoreFull(StoreError):
     """There is no room for the commit, which has not happened."""
 
 
+class CommitTooLarge(StoreError):
+    """The commit has more or larger writes than the store takes at once. It has not happened."""
+
+
 class Ambiguous(StoreError):
     """The commit may have happened, or may yet happen: read before anything else."""
 
@@ -108,7 +112,8 @@ class MetadataStore(Protocol):
     ) -> Committed | Conflict:
         """All writes at one revision if every compare holds, else none. No key may be written twice.
 
-        Raises Ambiguous when nobody knows, LeaseGone when a Put names a lease that has ended.
+        Raises Ambiguous when nobody knows, LeaseGone when a Put names a lease that has ended,
+        CommitTooLarge when fewer writes at once might do.
         """
 
     async def grant(self, ttl_ms: int) -> LeaseId:
@@ -125,3 +130,12 @@ class MetadataStore(Protocol):
 
     async def close(self) -> None:
         """Lets go of the store. Leases live on until they end."""
+
+
+def refuse_doubles(writes: Sequence[Write]) -> None:
+    """What every store asks of a commit."""
+    keys = [write.key for write in writes if not isinstance(write, DeletePrefix)]
+    prefixes = [write.prefix for write in writes if isinstance(write, DeletePrefix)]
+    covered = any(name.startswith(prefix) for prefix in prefixes for name in keys)
+    if len(set(keys)) < len(keys) or len(set(prefixes)) < len(prefixes) or covered:
+        raise ValueError("a key may be written only once in a commit")
