@@ -83,15 +83,21 @@ Position = tuple[str, str, int]  # group, topic, partition
 Partitions = dict[int, bytes]
 
 
+class _Pending(NamedTuple):
+    order: int
+    value: bytes
+
+
 class Offsets:
     """The offsets of one shard's groups."""
 
-    __slots__ = ("_groups", "_pending", "_unstable", "count")
+    __slots__ = ("_groups", "_pended", "_pending", "_unstable", "count")
 
     def __init__(self) -> None:
         self.count = 0
         self._groups: dict[str, dict[str, Partitions]] = {}
-        self._pending: dict[int, dict[Position, bytes | None]] = {}  # by producer
+        self._pending: dict[int, dict[Position, _Pending | None]] = {}  # by producer
+        self._pended = 0  # how many offsets ever were: the order in which the log has them
         self._unstable: dict[Position, int] = {}  # in how many transactions
 
     def groups(self) -> Iterable[str]:
@@ -126,11 +132,14 @@ class Offsets:
                 del self._groups[group]
 
     def put(self, group: str, topic: str, partition: int, value: bytes) -> None:
+        self._place(group, topic, partition, value)
+        if self._unstable:
+            self.supersede((group, topic, partition))
+
+    def _place(self, group: str, topic: str, partition: int, value: bytes) -> None:
         partitions = self._groups.setdefault(group, {}).setdefault(topic, {})
         self.count += partition not in partitions
         partitions[partition] = value
-        if self._unstable:
-            self.supersede((group, topic, partition))
 
     def drop(self, group: str, topic: str, partition: int) -> None:
         topics = self._groups.get(group, {})
@@ -156,17 +165,19 @@ class Offsets:
         pending = self._pending.setdefault(producer_id, {})
         if position not in pending:
             self._unstable[position] = self._unstable.get(position, 0) + 1
-        pending[position] = value
+        self._pended += 1
+        pending[position] = _Pending(self._pended, value)
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> set[str]:
         """The groups that have offsets by it."""
         committed_for: set[str] = set()
-        for position, value in self._pending.pop(producer_id, {}).items():
+        for position, found in self._pending.pop(producer_id, {}).items():
             self._unstable[position] -= 1
             if not self._unstable[position]:
                 del self._unstable[position]
-            if committed and value is not None:
-                self.put(*position, value)
+            if committed and found is not None:
+                self._place(*position, found.value)
+                self.supersede(position, found.order)
                 committed_for.add(position[0])
         return committed_for
 
@@ -185,8 +196,9 @@ class Offsets:
                 if not self._unstable[position]:
                     del self._unstable[position]
 
-    def supersede(self, position: Position) -> None:
-        """A later commit outside of any transaction stands, however the transactions end."""
+    def supersede(self, position: Position, order: int | None = None) -> None:
+        """What was committed later stands, however the transactions end; `order`: of what stands now."""
         for pending in self._pending.values():
-            if position in pending:
+            found = pending.get(position)
+            if found is not None and (order is None or found.order < order):
                 pending[position] = None

@@ -208,6 +208,20 @@ def test_a_later_commit_outside_of_the_transaction_stands() -> None:
     assert offset_of(offsets) == 12
 
 
+@pytest.mark.parametrize("first", [1, 2])
+def test_of_two_transactions_the_offset_that_was_written_later_stands(first: int) -> None:
+    """Whichever ends first: it is also the one that compaction leaves in the log."""
+    offsets = Offsets()
+    offsets.put_pending(1, ("g", "t", 0), value(9))
+    offsets.put_pending(2, ("g", "t", 0), value(12))
+    offsets.end_transaction(first, committed=True)
+    assert offset_of(offsets) == {1: 9, 2: 12}[first]
+    offsets.end_transaction(3 - first, committed=True)
+
+    assert offset_of(offsets) == 12
+    assert not offsets.is_unstable("g", "t", 0)
+
+
 def test_who_insists_on_a_stable_position_must_wait() -> None:
     offsets = Offsets()
     offsets.put_pending(1, ("g", "t", 0), value(9))
