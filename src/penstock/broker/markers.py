@@ -64,7 +64,7 @@ class MarkerWriter:
         partition = self._replicas.partition(self._replicas.topic(name.topic), name.partition)
         producer = ending.producer
         if ending.ends_epoch and self._has_it(partition, producer):
-            return None
+            return partition.committed(partition.log.next_offset)  # it may be waited for already
         if name.topic == OFFSETS_TOPIC:
             self._groups.end_transaction(
                 name.partition, producer.id, marker, committed=ending.committed

@@ -39,6 +39,7 @@ _log = logging.getLogger(__name__)
 
 STATE_TOPIC: Final = "__transaction_state"
 MAX_ID_BYTES: Final = 32_767  # what a record's key can hold
+Verdicts = dict[TopicPartition, ErrorCode]
 _SWEEP_SLICE: Final = 100  # transactions that are ended between two chances for others
 
 
@@ -55,8 +56,8 @@ class TxnReplay:
     def apply_pending(self, producer_id: int, key: bytes, value: bytes | None) -> None:  # noqa: ARG002 - a Replay
         raise UnknownRecord(f"a record of producer {producer_id}, in a transaction of its own")
 
-    def end_transaction(self, producer_id: int, *, committed: bool) -> None:  # noqa: ARG002 - a Replay
-        raise UnknownRecord(f"a marker of producer {producer_id}")
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """A marker alone ends nothing here: no record is ever taken in a transaction."""
 
     def finish(self) -> None: ...
 
@@ -187,6 +188,10 @@ class TransactionCoordinator:
         version: int = 0,
     ) -> Answer:
         names = frozenset(partitions)
+        if any(name.topic == STATE_TOPIC for name in names):
+            raise BrokerError(
+                f"'{STATE_TOPIC}' is in no transaction", ErrorCode.INVALID_TOPIC_EXCEPTION
+            )
         return self._shard_of(transactional_id).step(
             transactional_id, lambda asked: Add(asked, producer, names, version)
         )
@@ -199,9 +204,13 @@ class TransactionCoordinator:
         )
 
     def verify(
-        self, transactional_id: str, producer: Producer, partition: TopicPartition
-    ) -> ErrorCode:
-        return verify(self.find(transactional_id), producer, partition)
+        self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition]
+    ) -> Verdicts | asyncio.Future[Verdicts]:
+        """Whether each is in the transaction, and that is committed."""
+        shard = self._shards.shard_of(_checked(transactional_id))
+        transaction = shard.core.transactions.get(transactional_id)
+        found: Verdicts = {name: verify(transaction, producer, name) for name in partitions}
+        return shard.read(lambda: found)  # type: ignore[no-any-return] # it is what was read
 
     # Writing in a transaction ------------------------------------------------------------------
 
@@ -235,7 +244,7 @@ class TransactionCoordinator:
         """Raise unless what the producer writes there will be ended. No one may act in between."""
         if _is_open(partition, producer):
             return
-        code = self.verify(transactional_id, producer, partition.name)
+        code = verify(self.find(transactional_id), producer, partition.name)
         if code:
             raise BrokerError(
                 f"{producer} of '{transactional_id}' may not write to {partition}: {code.name}",

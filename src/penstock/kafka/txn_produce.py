@@ -96,6 +96,7 @@ class Admission:
         producer = Producer(header.producer_id, header.producer_epoch)
         if known.has_open(producer.id, producer.epoch):
             return
+        self._context.services.replicas.refuse_when_unable()  # nor could it have been added
         self._check(producer, partition)
         adds = self._context.version >= ADDS_SINCE
         if adds and header.base_sequence > 0 and producer.id not in known:

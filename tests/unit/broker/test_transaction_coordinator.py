@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.markers import MarkerWriter
+from penstock.broker.markers import Ending, MarkerWriter
 from penstock.broker.partition import Partition
 from penstock.broker.shards import partition_for
 from penstock.broker.transactions import STATE_TOPIC
 from penstock.model.errors import DiskFull, ErrorCode
+from penstock.model.ids import TopicPartition
 from penstock.records.builder import build_batch
 from penstock.records.record import Record
 from penstock.storage.log import Origin
 from penstock.transactions.records import encode_key
-from penstock.transactions.state import Transaction
+from penstock.transactions.state import Producer, Transaction
 from penstock.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -207,6 +208,40 @@ def test_a_record_of_the_future_stops_its_shard_and_no_other(tmp_path: Path) -> 
         assert Session(broker, names[1]).initialize() is E.NONE
 
 
+def test_a_marker_among_the_states_is_no_reason_to_stop(tmp_path: Path) -> None:
+    """Nothing there is in a transaction, so it ends nothing; and it came by no fault of the shard."""
+    with broker_context(tmp_path, SETTINGS) as broker:
+        session = Session(broker)
+        assert session.initialize() is E.NONE
+        writer = broker.services.transactions.markers
+        ending = Ending(session.producer, True, 0)
+        name = TopicPartition(STATE_TOPIC, partition_for("tx", 2))
+        broker.call(lambda: writer.write(name, ending, writer.build(ending)))
+    with broker_context(tmp_path, SETTINGS) as broker:
+        until(broker, lambda: not broker.services.transactions.is_loading)
+        assert found(broker).producer == session.producer
+
+
+def test_a_marker_that_comes_again_waits_until_the_first_is_committed(tmp_path: Path) -> None:
+    with broker_context(tmp_path, SETTINGS) as broker:
+        broker.create_topic("t", 2, {"flush.messages": "1"})  # so that it takes a while
+        session = begun(broker)
+        writer = broker.services.transactions.markers
+        id_, epoch = session.producer
+        ending = Ending(Producer(id_, epoch + 1), False, 0, ends_epoch=True)
+
+        async def twice() -> None:
+            name = TopicPartition("t", 0)
+            waits = [writer.write(name, ending, writer.build(ending)) for _ in range(2)]
+            for waiting in waits:
+                assert waiting is not None
+                await waiting
+            assert writer.write(name, ending, writer.build(ending)) is None
+
+        broker.run(twice())
+        assert broker.partition("t").log.next_offset == 2
+
+
 def test_while_nothing_can_be_written_nothing_is_decided(tmp_path: Path) -> None:
     with broker_context(tmp_path, SETTINGS) as broker:
         broker.create_topic("t", 2)
@@ -214,6 +249,10 @@ def test_while_nothing_can_be_written_nothing_is_decided(tmp_path: Path) -> None
         broker.call(lambda: broker.replicas.disk_is_full(DiskFull("full")))
         assert session.end(committed=True) is E.COORDINATOR_NOT_AVAILABLE
         assert session.initialize() is E.COORDINATOR_NOT_AVAILABLE
+        assert session.send("t", 0, b"y") is E.KAFKA_STORAGE_ERROR
+        other = Session(broker, "other")
+        other.producer = session.producer
+        assert other.send("t", 1, b"y") is E.KAFKA_STORAGE_ERROR, "which it may try again"
         assert state(broker) == "Ongoing"
         broker.call(broker.replicas.disk_has_room)
         assert session.end(committed=True) is E.NONE

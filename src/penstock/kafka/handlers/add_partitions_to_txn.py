@@ -75,6 +75,8 @@ def _forbidden(asked: AddPartitionsToTxnTransaction, context: Context) -> Codes 
             wrong[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif topic is None or not 0 <= partition.partition < len(topic.partitions):
             wrong[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif topic.is_internal:
+            wrong[partition] = ErrorCode.INVALID_TOPIC_EXCEPTION  # by AddOffsetsToTxn only
     if not wrong:
         return None
     others = dict.fromkeys(_partitions(asked.topics), ErrorCode.OPERATION_NOT_ATTEMPTED)
@@ -86,10 +88,9 @@ async def _answer(asked: AddPartitionsToTxnTransaction, context: Context) -> Cod
     producer = Producer(asked.producer_id, asked.producer_epoch)
     try:
         if asked.verify_only:
-            return {
-                partition: _verified(asked.transactional_id, producer, partition, context)
-                for partition in partitions
-            }
+            found = context.transactions.verify(asked.transactional_id, producer, partitions)
+            verdicts = await found if isinstance(found, asyncio.Future) else found
+            return {name: _verdict(code, context.version) for name, code in verdicts.items()}
         version = EPOCH_PER_TRANSACTION if context.version >= _BATCHED_SINCE else 0
         answer = context.transactions.add(asked.transactional_id, producer, partitions, version)
         outcome = await answer if isinstance(answer, asyncio.Future) else answer
@@ -99,11 +100,8 @@ async def _answer(asked: AddPartitionsToTxnTransaction, context: Context) -> Cod
     return dict.fromkeys(partitions, told(code, context.version, fenced_since=_FENCED_SINCE))
 
 
-def _verified(
-    transactional_id: str, producer: Producer, partition: TopicPartition, context: Context
-) -> ErrorCode:
-    code = context.transactions.verify(transactional_id, producer, partition)
-    if code is ErrorCode.TRANSACTION_ABORTABLE and context.version < _ABORTABLE_SINCE:
+def _verdict(code: ErrorCode, version: int) -> ErrorCode:
+    if code is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_SINCE:
         return ErrorCode.INVALID_TXN_STATE
     return code
 

@@ -6,7 +6,7 @@ from penstock.groups.patterns import Pattern
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
 from penstock.model.errors import ErrorCode
-from penstock.transactions.state import Status, Transaction
+from penstock.transactions.state import AT_REST, Status, Transaction
 from penstock.wire.messages.list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
@@ -58,4 +58,5 @@ def _filter(
 
 
 def _lasts(found: Transaction, now_ms: int) -> int:
-    return now_ms - found.started.ms if found.started.ms >= 0 else -1
+    """-1 for one that is over, or was never begun."""
+    return -1 if found.status in AT_REST else now_ms - found.started.ms

@@ -49,7 +49,7 @@ def handle(
     refusal = _refusal_of_all(request, context)
     if refusal is not None:
         return refuse(request, refusal)
-    if request.transactional_id is not None and request.acks != _NO_ACK:
+    if request.transactional_id is not None:
         waiting = txn_produce.prepare(request, context)
         if waiting is not None:
             context.holds = True
@@ -109,6 +109,11 @@ def _refusal_of_all(request: ProduceRequest, context: Context) -> BrokerError | 
             f"acks={request.acks}; it must be 0, 1 or -1 (all)", ErrorCode.INVALID_REQUIRED_ACKS
         )
     if request.transactional_id is not None:
+        if request.acks == _NO_ACK:
+            return BrokerError(
+                "acks=0 in a transaction: nobody would know what to commit",
+                ErrorCode.INVALID_REQUIRED_ACKS,
+            )
         try:
             context.authorize(
                 Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id

@@ -3,6 +3,7 @@
 import asyncio
 
 from penstock.broker.markers import Ending
+from penstock.broker.transactions import STATE_TOPIC
 from penstock.kafka.context import Context
 from penstock.kafka.security import CLUSTER_NAME, Operation, ResourceType
 from penstock.model.errors import BrokerError, ErrorCode
@@ -64,6 +65,8 @@ async def _topic(
 
 
 async def _write(name: TopicPartition, ending: Ending, context: Context) -> ErrorCode:
+    if name.topic == STATE_TOPIC:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION  # nothing there is in a transaction
     try:
         writer = context.transactions.markers
         committed = writer.write(name, ending, writer.build(ending))

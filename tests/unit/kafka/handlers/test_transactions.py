@@ -2,6 +2,7 @@
 
 import pytest
 
+from penstock.kafka.hangup import HangUp
 from penstock.kafka.security import Operation, ResourceType
 from penstock.metadata.config_changes import ConfigOp, Op, Resource
 from penstock.model.errors import ErrorCode
@@ -25,6 +26,7 @@ from penstock.wire.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from tests.support.clocks import ManualClock
 from tests.support.context import BrokerContext
 from tests.support.txn_session import NEW, OLD, Session, committed_values
 
@@ -199,6 +201,10 @@ def test_partitions_that_may_not_be_written_do_not_join_the_transaction(
     assert session.send("t", 0, b"x") is E.TOPIC_AUTHORIZATION_FAILED
     assert session.send("__transaction_state", 0, b"x") is E.INVALID_TOPIC_EXCEPTION
     assert session.send("unknown", 0, b"x") is E.UNKNOWN_TOPIC_OR_PARTITION
+    unheard = session.request("t", 0, b"x")
+    unheard.acks = 0
+    with pytest.raises(HangUp, match="acks=0 in a transaction"):
+        broker.ask(unheard, 12)
     assert state_of(broker, "tx") == ("Empty", [])
     broker.forbid(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "tx")
     assert session.send("t", 0, b"x") is E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -231,6 +237,7 @@ def test_all_partitions_are_added_or_none(broker: BrokerContext) -> None:
     assert session.add("t", 0, 7) == [E.OPERATION_NOT_ATTEMPTED, E.UNKNOWN_TOPIC_OR_PARTITION]
     assert session.add("secret", 0) == [E.TOPIC_AUTHORIZATION_FAILED]
     assert session.add("nowhere", 0) == [E.UNKNOWN_TOPIC_OR_PARTITION]
+    assert session.add("__transaction_state", 0) == [E.INVALID_TOPIC_EXCEPTION]
     assert state_of(broker, "tx") == ("Empty", [])
     session.producer = Producer(session.producer.id, 9)
     assert session.add("t", 0, version=1) == [E.INVALID_PRODUCER_EPOCH]
@@ -397,6 +404,10 @@ def test_transactions_are_listed_as_far_as_they_may_be_seen(
     producers = [session.producer.id]
     assert listed(ListTransactionsRequest(producer_id_filters=producers)) == ["tx"]
     assert listed(ListTransactionsRequest(duration_filter=0)) == []
+    assert isinstance(broker.services.clock, ManualClock)
+    broker.services.clock.advance(5000)
+    assert listed(ListTransactionsRequest(duration_filter=5000)) == []
+    assert listed(ListTransactionsRequest(duration_filter=4999)) == ["tx"]
     assert listed(ListTransactionsRequest(transactional_id_pattern="t.|id")) == ["tx"]
     assert listed(ListTransactionsRequest(transactional_id_pattern=r"\w+")) == ["idle", "tx"]
     wrong = broker.ask(ListTransactionsRequest(transactional_id_pattern="("), 2)
@@ -405,6 +416,31 @@ def test_transactions_are_listed_as_far_as_they_may_be_seen(
     assert answer.unknown_state_filters == ["Odd"]
     broker.forbid(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "tx")
     assert listed() == ["idle"]
+
+
+@BOTH
+def test_only_a_transaction_that_is_not_over_lasts(broker: BrokerContext, version: int) -> None:
+    broker.create_topic("t")
+    session = begun(broker, version)
+    if version == OLD:
+        session.add("t", 0)
+    session.send("t", 0, b"a")
+    assert isinstance(broker.services.clock, ManualClock)
+    broker.services.clock.advance(5000)
+    while broker.services.transactions.is_loading:
+        broker.call(lambda: None)
+
+    def listed() -> list[str]:
+        answer = broker.ask(ListTransactionsRequest(duration_filter=1000), 1)
+        return [row.transactional_id for row in answer.transaction_states]
+
+    assert listed() == ["tx"]
+    transaction = broker.services.transactions.find("tx")
+    assert transaction is not None
+    transaction.started = transaction.started._replace(ms=-1)  # it began before the machine did
+    assert listed() == ["tx"]
+    session.end(committed=True)
+    assert listed() == []
 
 
 def write_marker(
@@ -437,6 +473,8 @@ def test_an_operator_may_end_a_transaction_in_a_partition(
     assert broker.partition("t").last_stable_offset == 2
     assert committed_values(broker, "t") == []
     assert write_marker(broker, session.producer, index=9) is E.UNKNOWN_TOPIC_OR_PARTITION
+    own = write_marker(broker, session.producer, topic="__transaction_state")
+    assert own is E.INVALID_TOPIC_EXCEPTION
     broker.forbid(Operation.ALTER, ResourceType.CLUSTER)
     broker.forbid(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
     assert write_marker(broker, session.producer) is E.CLUSTER_AUTHORIZATION_FAILED
