@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from penstock.metadata.image import ClusterImage
-from penstock.metadata.store import NO_REVISION, Compare, Write
+from penstock.metadata.image import ChunkId, ClusterImage
+from penstock.metadata.store import NO_REVISION, Compare, Put, Write
+from penstock.metadata.values import PartitionImage, chunk_key, encode_chunk
 from penstock.model.configs import BrokerConfig
 
 T_co = TypeVar("T_co", covariant=True)
@@ -30,3 +31,10 @@ class Rules(NamedTuple):
 def unchanged(image: ClusterImage, key: str) -> Compare:
     """The key is as the image has it: a write that was delayed cannot undo a later one (C2)."""
     return Compare(key, mod_revision=image.key_revisions.get(key, NO_REVISION))
+
+
+def chunk_change(
+    image: ClusterImage, chunk: ChunkId, partitions: Sequence[PartitionImage]
+) -> Decision[None]:
+    key = chunk_key(*chunk)
+    return Decision(None, [Put(key, encode_chunk(partitions))], [unchanged(image, key)])

@@ -41,6 +41,12 @@ class BrokerInfo(NamedTuple):
     rack: str | None
     fenced: bool  # it does not run, or may not yet take part
     directory_id: str
+    in_controlled_shutdown: bool = False
+
+    @property
+    def may_lead(self) -> bool:
+        """And join an ISR (B2)."""
+        return not (self.fenced or self.in_controlled_shutdown)
 
 
 class TopicImage(NamedTuple):
@@ -306,8 +312,9 @@ class ClusterImage:
             epoch = self._epochs[broker_id]
             admitted = registered is not None and registered.epoch == epoch
             fenced = not admitted or (registered is not None and registered.fenced)
+            leaving = admitted and registered is not None and registered.in_controlled_shutdown
             return BrokerInfo(
-                broker_id, epoch, live.listeners, live.rack, fenced, live.directory_id
+                broker_id, epoch, live.listeners, live.rack, fenced, live.directory_id, leaving
             )
         if registered is not None:
             return BrokerInfo(broker_id, 0, {}, registered.rack, True, registered.directory_id)

@@ -33,8 +33,8 @@ class LiveBroker(NamedTuple):
     rack: str | None
     directory_id: str
     lease: int
-    last_shutdown: str = "clean"  # clean, process-crash or power
-    previous_epoch: int = 0
+    last_shutdown: str = "clean"  # clean, process-crash or power-loss
+    previous_epoch: int = 0  # of its last session, as its data directory knows it
 
 
 class Registration(NamedTuple):
@@ -42,8 +42,12 @@ class Registration(NamedTuple):
 
     epoch: int
     rack: str | None
-    fenced: bool
+    fenced: bool  # it may not lead, nor join an ISR
     directory_id: str
+    in_controlled_shutdown: bool = False
+    gone: bool = (
+        False  # its session has ended, and what it led and held in sync was given to others
+    )
 
 
 class PartitionImage(NamedTuple):
@@ -132,7 +136,9 @@ def encode_registration(registration: Registration) -> bytes:
 
 
 def decode_registration(fields: Mapping[str, Any]) -> Registration:
-    return Registration(**{name: fields[name] for name in Registration._fields})
+    """What was written before a field existed has its default."""
+    known = {name: fields[name] for name in Registration._fields if name in fields}
+    return Registration(**known)
 
 
 def encode_chunk(partitions: Sequence[PartitionImage]) -> bytes:

@@ -60,6 +60,34 @@ class World:
         registration = Registration(self.revision, rack, False, directory)
         self.write([Put(registration_key(broker_id), encode_registration(registration))])
 
+    def start(
+        self,
+        broker_id: int,
+        ending: str = "clean",
+        *,
+        directory: str | None = None,
+        previous_epoch: int | None = None,
+    ) -> None:
+        """A session of a broker that remembers its last one, and how that ended."""
+        known = self.image.registrations.get(broker_id)
+        epoch = known.epoch if known and previous_epoch is None else previous_epoch or 0
+        live = LiveBroker(
+            incarnation="i",
+            listeners={"PLAINTEXT": Endpoint("host", 9092)},
+            rack=known.rack if known else None,
+            directory_id=directory or f"dir-{broker_id}",
+            lease=1,
+            last_shutdown=ending,
+            previous_epoch=epoch,
+        )
+        if live_key(broker_id) in self.entries:
+            self.stop(broker_id)
+        self.write([Put(live_key(broker_id), encode_live(live))])
+
+    def stop(self, broker_id: int) -> None:
+        """The session ends; nobody has taken notice yet."""
+        self.write([Delete(live_key(broker_id))])
+
     @property
     def rules(self) -> Rules:
         in_force = self.layers.in_force
@@ -87,6 +115,10 @@ class World:
     def carry_out(self, decision: Decision[object]) -> Delta:
         assert all(map(self._holds, decision.compares)), "nothing else writes in this world"
         return self.write(decision.writes)
+
+    def carry_out_all(self, decisions: Sequence[Decision[object]]) -> None:
+        for decision in decisions:
+            self.carry_out(decision)
 
     def write(self, writes: Sequence[Write]) -> Delta:
         self.revision = Revision(self.revision + 1)

@@ -1,0 +1,36 @@
+"""What a reassignment does to one partition (O2): it gains replicas first, and loses others only when those are in sync."""
+
+from penstock.metadata.partition_rules import Law, elected, settled
+from penstock.metadata.values import PartitionImage
+
+
+def is_moving(partition: PartitionImage) -> bool:
+    return bool(partition.adding or partition.removing)
+
+
+def target(partition: PartitionImage) -> tuple[int, ...]:
+    """The replicas that it shall have; the first is to be the preferred leader."""
+    return tuple(member for member in partition.replicas if member not in partition.removing)
+
+
+def completed(
+    before: PartitionImage, after: PartitionImage, able: frozenset[int], law: Law
+) -> PartitionImage:
+    """`after` with its reassignment done, if it can be: settled against `before` in either case.
+
+    Every added replica must be in sync, and no fewer replicas may stay in sync than are needed to
+    commit, unless there were fewer before.
+    """
+    if not is_moving(after):
+        return settled(before, after, law)
+    replicas = target(after)
+    isr = tuple(member for member in after.isr if member in replicas)
+    moved = after._replace(replicas=replicas, isr=isr, adding=(), removing=())
+    needed = max(1, min(law.least(moved), len(after.isr)))
+    if not set(after.adding).issubset(isr) or len(isr) < needed:
+        return settled(before, after, law)
+    if after.leader not in isr:
+        moved = elected(moved, able, unclean=False)
+        if moved.leader < 0:
+            return settled(before, after, law)
+    return settled(before, moved, law)

@@ -1,0 +1,152 @@
+"""The life of a broker as the controller decides it: registered, unfenced, leaving, lost, struck off.
+
+Each decision can be made again after a part of it was committed: it then holds what is left to do.
+The registration is written last, so that it tells that everything before it was done.
+"""
+
+from typing import Final
+
+from penstock.metadata.chunk_rewrites import rewrite
+from penstock.metadata.decisions import Decision, Rules, unchanged
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.partition_rules import NOBODY, Electorate, Law, elected, settled, without
+from penstock.metadata.store import NO_REVISION, Compare, Put, Revision
+from penstock.metadata.values import (
+    LiveBroker,
+    PartitionImage,
+    Registration,
+    encode_registration,
+    live_key,
+    registration_key,
+)
+
+CLEAN: Final = "clean"
+PROCESS_CRASH: Final = "process-crash"
+POWER_LOSS: Final = "power-loss"
+EMPTY_DISK: Final = "empty-disk"  # or an old copy of it: what it held is not known
+
+
+def brokers_to_register(image: ClusterImage) -> list[int]:
+    """Brokers with a session that the controller has not dealt with yet. They come before anything else (B2)."""
+    return [
+        broker_id
+        for broker_id in image.live
+        if broker_id not in image.registrations
+        or image.registrations[broker_id].epoch != image.brokers[broker_id].epoch
+    ]
+
+
+def lost_brokers(image: ClusterImage) -> list[int]:
+    """Brokers whose session has ended, and whose partitions have not been given to others yet."""
+    return [
+        broker_id
+        for broker_id, registration in image.registrations.items()
+        if broker_id not in image.live and not registration.gone
+    ]
+
+
+def register_broker(image: ClusterImage, broker_id: int, rules: Rules) -> list[Decision[None]]:
+    """B2, E3, E4: what a new session does to the partitions of the broker; then its registration, fenced.
+
+    A restart is an election (C3): where the broker goes on leading, the leader epoch grows, so that what
+    a lost tail held and what is written in its place are never taken for the same.
+    """
+    if broker_id not in brokers_to_register(image):
+        return []
+    live, epoch = image.live[broker_id], image.brokers[broker_id].epoch
+    ending = last_ending(live, image.registrations.get(broker_id))
+    electorate = Electorate(image, rules, leaving=broker_id)
+
+    def step(partition: PartitionImage, law: Law) -> PartitionImage:
+        return _after_restart(partition, broker_id, ending, electorate.able, law)
+
+    changes = rewrite(image, image.chunks_on(broker_id), electorate, step)
+    registration = Registration(epoch, live.rack, True, live.directory_id)
+    return [*changes, _registered(image, broker_id, registration, session=epoch)]
+
+
+def last_ending(live: LiveBroker, known: Registration | None) -> str:
+    """How the last run of a broker ended, as far as its data is what the controller knows of."""
+    if known is None or known.directory_id != live.directory_id:
+        return EMPTY_DISK
+    if live.previous_epoch < known.epoch:
+        return EMPTY_DISK
+    return live.last_shutdown if live.last_shutdown in (CLEAN, PROCESS_CRASH) else POWER_LOSS
+
+
+def _after_restart(
+    partition: PartitionImage, broker_id: int, ending: str, able: frozenset[int], law: Law
+) -> PartitionImage:
+    if broker_id not in partition.isr and broker_id not in partition.elr:
+        return partition
+    if _stays(partition, ending, able, law):
+        is_leader = partition.leader == broker_id
+        return settled(partition, partition, law, reelected=True) if is_leader else partition
+    after = without(partition, broker_id, law, intact=ending == PROCESS_CRASH)
+    if partition.leader in (broker_id, NOBODY):
+        after = elected(after, able, unclean=law.unclean)
+    return settled(partition, after, law)
+
+
+def _stays(partition: PartitionImage, ending: str, able: frozenset[int], law: Law) -> bool:
+    """Whether a broker that restarted is as much in sync as before. `able` are others than it (E3, E4)."""
+    if ending == CLEAN:
+        return True
+    if not able.isdisjoint(partition.isr or partition.elr):
+        return False
+    if ending == PROCESS_CRASH or len(partition.replicas) == 1:
+        return True
+    return ending == POWER_LOSS and law.flushes_each
+
+
+def unfence_broker(image: ClusterImage, broker_id: int, rules: Rules) -> list[Decision[None]]:
+    """Lets a registered broker take part, once it knows of its registration: it leads what nobody else can."""
+    known, broker = image.registrations.get(broker_id), image.brokers.get(broker_id)
+    if known is None or broker is None or known.epoch != broker.epoch:
+        return []
+    if known.in_controlled_shutdown:
+        return []
+    electorate = Electorate(image, rules, joining=broker_id)
+
+    def step(partition: PartitionImage, law: Law) -> PartitionImage:
+        if partition.leader != NOBODY:
+            return partition
+        after = elected(partition, electorate.able, unclean=law.unclean)
+        return settled(partition, after, law)
+
+    changes = rewrite(image, image.chunks_on(broker_id), electorate, step)
+    if not known.fenced:
+        return changes
+    unfenced = known._replace(fenced=False)
+    return [*changes, _registered(image, broker_id, unfenced, session=known.epoch)]
+
+
+def broker_lost(image: ClusterImage, broker_id: int, rules: Rules) -> list[Decision[None]]:
+    """C5: a broker without a session leaves every ISR, and others lead in its place; then it is fenced."""
+    known = image.registrations.get(broker_id)
+    if known is None or known.gone or broker_id in image.live:
+        return []
+    electorate = Electorate(image, rules, leaving=broker_id)
+
+    def step(partition: PartitionImage, law: Law) -> PartitionImage:
+        if broker_id not in partition.isr:
+            return partition
+        after = without(partition, broker_id, law)
+        if partition.leader in (broker_id, NOBODY):
+            after = elected(after, electorate.able, unclean=law.unclean)
+        return settled(partition, after, law)
+
+    changes = rewrite(image, image.chunks_on(broker_id), electorate, step)
+    lost = known._replace(fenced=True, in_controlled_shutdown=False, gone=True)
+    return [*changes, _registered(image, broker_id, lost, session=NO_REVISION)]
+
+
+def _registered(
+    image: ClusterImage, broker_id: int, registration: Registration, *, session: int
+) -> Decision[None]:
+    """Holds only while the broker's session is that one."""
+    key = registration_key(broker_id)
+    is_as_known = Compare(live_key(broker_id), create_revision=Revision(session))
+    return Decision(
+        None, [Put(key, encode_registration(registration))], [unchanged(image, key), is_as_known]
+    )

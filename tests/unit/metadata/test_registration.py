@@ -1,0 +1,280 @@
+"""The life of a broker: what its coming and going does to the partitions that it holds."""
+
+import pytest
+
+from penstock.metadata.controller import TopicSpec, automatic_topic
+from penstock.metadata.decisions import Decision
+from penstock.metadata.registration import (
+    broker_lost,
+    brokers_to_register,
+    lost_brokers,
+    register_broker,
+    unfence_broker,
+)
+from penstock.metadata.store import Put
+from penstock.metadata.values import (
+    PartitionImage,
+    chunk_key,
+    decode_registration,
+    encode,
+    encode_chunk,
+)
+from penstock.metadata.values import decode as decode_value
+from tests.unit.metadata.worlds import World
+
+THREE: dict[int, str | None] = {1: None, 2: None, 3: None}
+
+
+def world_with(*rows: PartitionImage, config: dict[str, str | None] | None = None) -> World:
+    """Three brokers and a topic with these partitions."""
+    world = World(THREE)
+    replicas = dict.fromkeys(range(len(rows)), rows[0].replicas)
+    (topic,) = world.create(TopicSpec("t", assignments=replicas, config=config or {}))
+    world.write([Put(chunk_key(topic.id, 0), encode_chunk(rows))])
+    return world
+
+
+def partition(world: World, number: int = 0) -> PartitionImage:
+    return world.image.topics["t"].partitions[number]
+
+
+def lose(world: World, *broker_ids: int) -> None:
+    for broker_id in broker_ids:
+        world.stop(broker_id)
+    for broker_id in broker_ids:
+        world.carry_out_all(broker_lost(world.image, broker_id, world.rules))
+
+
+def come_back(world: World, broker_id: int, ending: str = "clean") -> None:
+    world.start(broker_id, ending)
+    register(world, broker_id)
+    unfence(world, broker_id)
+
+
+def register(world: World, broker_id: int) -> None:
+    world.carry_out_all(register_broker(world.image, broker_id, world.rules))
+
+
+def unfence(world: World, broker_id: int) -> None:
+    world.carry_out_all(unfence_broker(world.image, broker_id, world.rules))
+
+
+FULL = PartitionImage(1, 5, 7, (1, 2, 3), (1, 2, 3))
+
+
+def test_a_broker_alone_leads_again_at_a_higher_epoch_and_takes_part_once_it_knows() -> None:
+    world = World()
+    world.create(TopicSpec("t", 130), TopicSpec("u"))
+    world.start(1)
+    assert brokers_to_register(world.image) == [1]
+    for decision in register_broker(world.image, 1, world.rules):
+        assert brokers_to_register(world.image) == [1], "the registration is written last"
+        world.carry_out(decision)
+    assert brokers_to_register(world.image) == []
+    assert register_broker(world.image, 1, world.rules) == []
+    assert world.image.brokers[1].fenced
+    for topic in world.image.topics.values():
+        assert set(topic.partitions) == {PartitionImage(1, 1, 1, (1,), (1,))}
+    (only,) = unfence_broker(world.image, 1, world.rules)
+    world.carry_out(only)
+    assert world.image.brokers[1].may_lead
+    assert unfence_broker(world.image, 1, world.rules) == []
+
+
+@pytest.mark.parametrize("ending", ["clean", "process-crash", "power-loss", "empty-disk"])
+def test_the_only_replica_leads_again_however_its_broker_ended(ending: str) -> None:
+    world = world_with(PartitionImage(1, 5, 7, (1,), (1,)))
+    come_back(world, 1, ending)
+    assert partition(world) == PartitionImage(1, 6, 8, (1,), (1,))
+    lose(world, 1)
+    assert partition(world) == PartitionImage(-1, 7, 9, (1,), (), (1,))
+    come_back(world, 1, ending)
+    assert partition(world) == PartitionImage(1, 8, 10, (1,), (1,))
+
+
+def test_brokers_are_lost_one_by_one_down_to_the_last_and_come_back() -> None:
+    world = world_with(FULL)
+    lose(world, 3)
+    assert partition(world) == PartitionImage(1, 5, 8, (1, 2, 3), (1, 2))
+    lose(world, 1)
+    assert partition(world) == PartitionImage(2, 6, 9, (1, 2, 3), (2,), (1,))
+    lose(world, 2)
+    assert partition(world) == PartitionImage(-1, 7, 10, (1, 2, 3), (), (1, 2))
+    come_back(world, 3)
+    assert partition(world).leader == -1, "it may lack what the other two committed"
+    come_back(world, 1, "process-crash")
+    assert partition(world) == PartitionImage(1, 8, 11, (1, 2, 3), (1,), (2,))
+
+
+def test_a_loss_is_dealt_with_once_and_only_without_a_session() -> None:
+    world = world_with(FULL)
+    assert broker_lost(world.image, 1, world.rules) == []
+    assert broker_lost(world.image, 9, world.rules) == []
+    world.stop(1)
+    assert lost_brokers(world.image) == [1]
+    world.carry_out_all(broker_lost(world.image, 1, world.rules))
+    assert lost_brokers(world.image) == []
+    assert broker_lost(world.image, 1, world.rules) == []
+    assert world.image.registrations[1].fenced
+
+
+def test_what_a_controller_left_half_done_is_finished_by_the_next() -> None:
+    rows = [FULL._replace(leader=1 + n % 3) for n in range(6)]
+    world = world_with(*rows)
+    world.create(*(TopicSpec(f"u{n}", 3, 3) for n in range(4)))
+    world.stop(1)
+    world.carry_out_all(broker_lost(world.image, 1, world.rules)[:2])
+    assert lost_brokers(world.image) == [1]
+    world.carry_out_all(broker_lost(world.image, 1, world.rules))
+    assert all(
+        1 not in row.isr and row.leader != 1
+        for topic in world.image.topics.values()
+        for row in topic.partitions
+    )
+
+
+def test_leaderless_partitions_come_first_and_internal_topics_before_them() -> None:
+    world = World(THREE)
+    world.create(
+        TopicSpec("follows", assignments={0: [2, 1]}),
+        TopicSpec("leads", assignments={0: [1, 2]}),
+        TopicSpec("alone", assignments={0: [1]}),
+        automatic_topic(world.image, "__consumer_offsets", world.rules),
+    )
+    names = {topic.id: topic.name for topic in world.image.topics.values()}
+    keys = {chunk_key(topic_id, 0): name for topic_id, name in names.items()}
+    world.stop(1)
+    order = [
+        write.key
+        for it in broker_lost(world.image, 1, world.rules)
+        for write in it.writes
+        if isinstance(write, Put)
+    ]
+    assert [keys.get(key, key) for key in order] == [
+        "__consumer_offsets",
+        "alone",
+        "leads",
+        "follows",
+        "reg/1",
+    ]
+
+
+def test_two_brokers_lost_together_elect_only_those_that_run() -> None:
+    world = world_with(FULL)
+    lose(world, 1, 2)
+    assert partition(world) == PartitionImage(3, 6, 9, (1, 2, 3), (3,), (2,))
+
+
+@pytest.mark.parametrize(
+    ("ending", "after"),
+    [
+        ("clean", PartitionImage(1, 6, 8, (1, 2, 3), (1, 2, 3))),
+        ("process-crash", PartitionImage(2, 6, 8, (1, 2, 3), (2, 3))),
+        ("power-loss", PartitionImage(2, 6, 8, (1, 2, 3), (2, 3))),
+    ],
+)
+def test_a_leader_back_before_its_loss_was_noticed_leads_on_only_after_a_clean_end(
+    ending: str, after: PartitionImage
+) -> None:
+    world = world_with(FULL)
+    come_back(world, 1, ending)
+    assert partition(world) == after
+
+
+@pytest.mark.parametrize(
+    ("ending", "elr"), [("clean", (1,)), ("process-crash", (1,)), ("power-loss", ())]
+)
+def test_a_crash_keeps_a_place_among_the_eligible_and_a_loss_of_power_does_not(
+    ending: str, elr: tuple[int, ...]
+) -> None:
+    world = world_with(PartitionImage(2, 5, 7, (1, 2, 3), (2,), (1,)))
+    world.start(1, ending)
+    register(world, 1)
+    assert partition(world).elr == elr
+    assert partition(world).leader_epoch == 5
+    world = world_with(PartitionImage(2, 5, 7, (1, 2, 3), (1, 2)))
+    world.start(1, ending)
+    register(world, 1)
+    if ending != "clean":
+        assert partition(world) == PartitionImage(2, 5, 8, (1, 2, 3), (2,), elr)
+
+
+@pytest.mark.parametrize(
+    ("how", "is_known"),
+    [({"directory": "other"}, False), ({"previous_epoch": 0}, False), ({}, True)],
+)
+def test_a_disk_that_is_not_the_one_known_counts_as_empty(
+    how: dict[str, object], is_known: bool
+) -> None:
+    world = world_with(PartitionImage(2, 5, 7, (1, 2, 3), (1, 2)))
+    world.start(1, "clean", **how)  # type: ignore[arg-type]  # one of two keywords, each of its type
+    register(world, 1)
+    assert (1 in partition(world).isr) is is_known
+    assert (1 in partition(world).isr + partition(world).elr) is is_known
+
+
+def test_when_all_lose_power_only_synced_topics_and_single_replicas_lead_again() -> None:
+    for config, leads in (({}, False), ({"flush.messages": "1"}, True)):
+        world = world_with(FULL, PartitionImage(1, 5, 7, (1,), (1,)), config={**config})
+        for broker_id in THREE:
+            world.stop(broker_id)
+        for broker_id in THREE:
+            world.start(broker_id, "power-loss")
+            register(world, broker_id)
+        for broker_id in THREE:
+            unfence(world, broker_id)
+        assert (partition(world).leader == 1) is leads
+        assert partition(world, 1).leader == 1
+
+
+def test_a_cluster_that_crashed_as_a_whole_is_led_as_before() -> None:
+    world = world_with(FULL, FULL._replace(leader=2), FULL._replace(leader=3))
+    for broker_id in THREE:
+        world.stop(broker_id)
+    for broker_id in THREE:
+        world.start(broker_id, "process-crash")
+        register(world, broker_id)
+    for broker_id in THREE:
+        unfence(world, broker_id)
+    assert [partition(world, n).leader for n in range(3)] == [1, 2, 3]
+    assert all(partition(world, n).isr == (1, 2, 3) for n in range(3))
+    assert all(partition(world, n).leader_epoch == 6 for n in range(3))
+
+
+def test_an_unclean_election_needs_leave_and_leaves_the_winner_alone() -> None:
+    for config, after in (
+        ({}, PartitionImage(-1, 6, 8, (1, 2, 3), (), (1,))),
+        (
+            {"unclean.leader.election.enable": "true"},
+            PartitionImage(2, 6, 8, (1, 2, 3), (2,), (), (), (), True),
+        ),
+    ):
+        world = world_with(PartitionImage(1, 5, 7, (1, 2, 3), (1,)), config={**config})
+        lose(world, 1)
+        assert partition(world) == after
+
+
+def test_a_law_that_became_milder_takes_the_right_of_those_that_may_lack_data() -> None:
+    world = world_with(
+        PartitionImage(1, 5, 7, (1, 2, 3), (1,), (2,)), config={"min.insync.replicas": "1"}
+    )
+    lose(world, 1)
+    assert partition(world) == PartitionImage(-1, 6, 8, (1, 2, 3), (), (1,))
+
+
+def test_a_registration_of_an_older_version_has_the_defaults() -> None:
+    value = encode(epoch=3, rack=None, fenced=False, directory_id="d")
+    found = decode_registration(decode_value("reg/1", value))
+    assert not found.in_controlled_shutdown
+    assert not found.gone
+
+
+def test_nothing_is_decided_on_a_session_that_has_ended_meanwhile() -> None:
+    world = world_with(FULL)
+    world.start(1)
+    decisions = register_broker(world.image, 1, world.rules)
+    world.stop(1)
+    with pytest.raises(AssertionError):
+        world.carry_out_all(decisions)
+    assert unfence_broker(world.image, 1, world.rules) == []
+    assert isinstance(decisions[-1], Decision)
