@@ -23,10 +23,12 @@ def encode_request(message: Message, version: int, correlation_id: int = 1) -> b
 class RawClient:
     """One connection. A peer that hung up shows as ConnectionError when something is expected of it."""
 
-    def __init__(self, bootstrap: str, source: str | None = None) -> None:
+    def __init__(
+        self, bootstrap: str, source: str | None = None, patience_s: float = PATIENCE_S
+    ) -> None:
         host, _, port = bootstrap.rpartition(":")
         self.socket = socket.create_connection(
-            (host, int(port)), PATIENCE_S, None if source is None else (source, 0)
+            (host, int(port)), patience_s, None if source is None else (source, 0)
         )
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 

@@ -146,6 +146,15 @@ class Server:
         return self._process
 
     @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def has_died(self) -> bool:
+        """Its process ended, and nobody here made it."""
+        return self._process is not None and self._process.poll() is not None
+
+    @property
     def bootstrap(self) -> str:
         assert self._endpoints is not None, "it was started"
         return self._endpoints.bootstrap
@@ -158,6 +167,8 @@ class Server:
     @property
     def log(self) -> str:
         """Of the present or the last run."""
+        if not self._log_path.exists():
+            return ""
         with open(self._log_path, "rb") as file:
             file.seek(self._heard)
             return file.read().decode(errors="replace")
