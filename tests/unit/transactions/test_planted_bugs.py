@@ -20,6 +20,7 @@ from penstock.transactions.events import (
 )
 from penstock.transactions.state import LAST_EPOCH, NO_EPOCH, NO_ID, Now, Status, Transaction
 from tests.unit.transactions.test_histories import FEW_EPOCHS, History, OldHistory
+from tests.unit.transactions.world import PARTITIONS, TIMEOUT_MS, World
 
 pytestmark = pytest.mark.slow
 
@@ -52,6 +53,11 @@ def no_epoch_by_a_fence(txn: Transaction, last_epoch: int, now: Now) -> list[Eff
     txn.epoch -= 1
     effects: list[Effect] = _original["_abort_with_new_epoch"](txn, last_epoch, now)
     return effects
+
+
+def partitions_are_told_too_early(txn: Transaction, event: End, now: Now) -> list[Effect]:
+    effects: list[Effect] = _original["_prepare"](txn, event, now)
+    return sorted(effects, key=lambda effect: not isinstance(effect, SendMarkers))
 
 
 def the_client_is_told_too_early(txn: Transaction, event: End, now: Now) -> list[Effect]:
@@ -121,6 +127,8 @@ BUGS: dict[str, tuple[str, Callable[..., Any], type[History]]] = {
     "no epoch for a newcomer": ("_take_epoch", no_epoch_for_a_newcomer, History),
     "no epoch for a newcomer, old clients": ("_take_epoch", no_epoch_for_a_newcomer, OldHistory),
     "no epoch by a fence": ("_abort_with_new_epoch", no_epoch_by_a_fence, History),
+    "partitions are told too early": ("_prepare", partitions_are_told_too_early, History),
+    "partitions are told too early, old": ("_prepare", partitions_are_told_too_early, OldHistory),
     "the client is told too early": ("_prepare", the_client_is_told_too_early, History),
     "nothing is finished": ("_loaded", nothing_is_finished_after_a_crash, History),
     "nothing is finished, old clients": ("_loaded", nothing_is_finished_after_a_crash, OldHistory),
@@ -153,6 +161,28 @@ def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(machine, name, planted)
     with pytest.raises(Exception):  # noqa: B017, PT011 - an assertion of the histories, or of the machine
         run_state_machine_as_test(history, settings=_HUNT)
+
+
+@pytest.mark.parametrize("history", [History, OldHistory])
+def test_partitions_that_are_told_too_early_tear_a_transaction(
+    history: type[History], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One partition hears of a commit that is lost with the coordinator; then the time is up."""
+    monkeypatch.setattr(World, "check_is_decided", lambda *_: None)  # what comes of it counts here
+
+    def play() -> None:
+        found = history()
+        found.newcomer(lost=False)
+        for name in PARTITIONS[:2]:
+            found.produce(choice=0, name=name, lost=False, late=False)
+        found.end(choice=0, committed=True, lost=True, unheard=False, late=False)
+        found.time_passes(TIMEOUT_MS)
+        found.teardown()
+
+    play()
+    monkeypatch.setattr(machine, "_prepare", partitions_are_told_too_early)
+    with pytest.raises(AssertionError, match="is torn"):
+        play()
 
 
 def test_without_a_bug_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

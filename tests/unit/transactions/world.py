@@ -25,7 +25,7 @@ from penstock.transactions.events import (
     Write,
 )
 from penstock.transactions.shard import Shard
-from penstock.transactions.state import Now, Producer, entry
+from penstock.transactions.state import Now, Producer, Status, entry
 
 ID: Final = "tx"
 TIMEOUT_MS: Final = 1000
@@ -128,6 +128,7 @@ class World:
             assert self._told is None, "a request is answered once"
             self._told = effect.outcome
         elif isinstance(effect, SendMarkers):
+            self.check_is_decided(effect.markers)
             self.sending.append((effect.markers, list(effect.markers.partitions)))
             self._end_sendings()
 
@@ -232,6 +233,13 @@ class World:
             self.commit()
             self.pass_time(TIMEOUT_MS)
             self.commit()
+
+    def check_is_decided(self, markers: Markers) -> None:
+        """Partitions are told of an end that the log has, and that no crash can undo."""
+        found = self.replayed().transactions.get(ID)
+        decided = Status.PREPARE_COMMIT if markers.committed else Status.PREPARE_ABORT
+        assert found is not None, "nothing is written of what partitions are told"
+        assert (found.producer, found.status) == (markers.producer, decided), "told too early"
 
     def check_state_is_written(self) -> None:
         if self.waiting:
