@@ -62,7 +62,7 @@ def test_transactions_are_listed_by_state_and_age(run: Command, producer: RawTra
     assert row not in succeed(run("list", "--json", "--state", "Empty")).json()
     assert row not in succeed(run("list", "--json", "--longer-than", "1h")).json()
     assert producer.id in succeed(run("list")).out
-    assert "no transaction is ever in state 'Never'" in refused(run("list", "--state", "Never"))
+    assert row in succeed(run("list", "--json", "--state", "ongoing")).json()
 
 
 def test_a_transaction_is_described(run: Command, name: str, producer: RawTransactional) -> None:
@@ -95,6 +95,17 @@ def test_an_open_transaction_is_aborted_and_its_producer_shut_out(
         producer.end(committed=True)
     assert CONFLUENT.read_all(broker.bootstrap, name, 2, COMMITTED) == [[], []]
     assert "has no open transaction: it is in state Empty" in refused(run("abort", producer.id))
+
+
+def test_a_part_of_a_transaction_is_not_aborted_alone(
+    run: Command, broker: Broker, name: str, producer: RawTransactional
+) -> None:
+    wrong = refused(run("abort", "--partition", f"{name}-0", "--start-offset", 0))
+    assert f"it does not hang: {name}-0 is in the transaction of '{producer.id}'" in wrong
+    far = refused(run("abort", "--partition", f"{name}-0", "--start-offset", 1 << 40))
+    assert "no transaction in" in far
+    producer.end(committed=True)
+    assert CONFLUENT.read_all(broker.bootstrap, name, 2, COMMITTED) == [[b"a"], [b"b"]]
 
 
 def test_a_hanging_transaction_is_found_and_aborted() -> None:
@@ -131,5 +142,6 @@ def test_arguments_that_do_not_go_together_are_wrong_usage(run: Command) -> None
     assert "either an ID, or --partition" in refused(run("abort", "x", "--start-offset", 1), 2)
     assert "go together" in refused(run("abort", "--partition", "t-0"), 2)
     assert "such as orders-3" in refused(run("abort", "--partition", "t"), 2)
+    assert "expected Empty, Ongoing," in refused(run("list", "--state", "Never"), 2)
     assert "--topic goes with" in refused(run("list", "--topic", "t"), 2)
     assert "--hanging goes with" in refused(run("list", "--hanging", "--state", "Empty"), 2)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, NoReturn, TypeVar
 
 from penstock.cli.values import parse_assignment
-from penstock.model.units import INT_MAX
+from penstock.model.units import INT_MAX, LONG_MAX
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE: Final = "PENSTOCK_BOOTSTRAP"
@@ -54,10 +54,15 @@ def non_negative(text: str) -> int:
     return _whole(text, 0)
 
 
-def _whole(text: str, least: int) -> int:
-    if not (text.isascii() and text.isdigit() and least <= int(text) <= INT_MAX):
+def offset(text: str) -> int:
+    """A place in a log: 64 bits."""
+    return _whole(text, 0, LONG_MAX)
+
+
+def _whole(text: str, least: int, most: int = INT_MAX) -> int:
+    if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
         raise argparse.ArgumentTypeError(
-            f"expected a whole number from {least} to {INT_MAX}, not {text!r}"
+            f"expected a whole number from {least} to {most}, not {text!r}"
         )
     return int(text)
 

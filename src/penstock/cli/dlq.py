@@ -15,6 +15,7 @@ from penstock.cli.arguments import (
     count,
     examples,
     non_negative,
+    offset,
     sentence,
 )
 from penstock.cli.output import Output, counted
@@ -68,9 +69,7 @@ def configure(parser: ArgumentParser) -> None:
     show.add_argument("topic", metavar="TOPIC")
     show.add_argument("-n", "--count", type=count, metavar="N", help="only the first so many")
     show.add_argument("--partition", type=non_negative, metavar="N", help="only of this partition")
-    show.add_argument(
-        "--offset", type=non_negative, metavar="N", help="only the one at this offset"
-    )
+    show.add_argument("--offset", type=offset, metavar="N", help="only the one at this offset")
     _configure_redrive(
         add(
             "redrive",

@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from time import time_ns
-from typing import Any
+from typing import Any, Final
 
 from penstock.cli import values
 from penstock.cli.arguments import (
@@ -11,7 +11,7 @@ from penstock.cli.arguments import (
     add_bootstrap,
     add_json,
     examples,
-    non_negative,
+    offset,
     reader,
     sentence,
 )
@@ -23,6 +23,9 @@ from penstock.client.pool import Pool
 from penstock.client.transactions import Described, Listed, Open
 from penstock.model.errors import ErrorCode
 from penstock.model.ids import TopicPartition
+from penstock.transactions.state import AT_REST, PREPARED, Status
+
+_STATES: Final = [status.title for status in sorted(AT_REST | PREPARED | {Status.ONGOING})]
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -69,7 +72,12 @@ def configure(parser: ArgumentParser) -> None:
 
 def _configure_list(command: ArgumentParser) -> None:
     command.add_argument(
-        "--state", action="append", default=[], metavar="STATE", help="only in this state; repeat"
+        "--state",
+        action="append",
+        default=[],
+        type=reader(_parse_state),
+        metavar="STATE",
+        help="only in this state, such as Ongoing; repeat for more",
     )
     command.add_argument(
         "--longer-than",
@@ -85,13 +93,20 @@ def _configure_list(command: ArgumentParser) -> None:
     command.add_argument("--topic", metavar="NAME", help="with --hanging: look only there")
 
 
+def _parse_state(text: str) -> str:
+    for name in _STATES:
+        if name.lower() == text.lower():
+            return name
+    raise ValueError(f"expected {', '.join(_STATES[:-1])} or {_STATES[-1]}, not {text!r}")
+
+
 def _configure_abort(command: ArgumentParser) -> None:
     command.add_argument("id", metavar="ID", nargs="?", help="its producer is shut out by this")
     command.add_argument(
         "--partition", type=reader(_parse_partition), metavar="TOPIC-N", help="where it hangs"
     )
     command.add_argument(
-        "--start-offset", type=non_negative, metavar="OFFSET", help="of its first message there"
+        "--start-offset", type=offset, metavar="OFFSET", help="of its first message there"
     )
 
 
@@ -236,13 +251,26 @@ async def _abort_id(pool: Pool, name: str) -> Described:
 
 
 async def _abort_hanging(pool: Pool, arguments: Namespace) -> Open:
-    partition, offset = arguments.partition, arguments.start_offset
+    partition, start = arguments.partition, arguments.start_offset
     topics = {partition.topic: [partition.partition]}
     for found in await transactions.open_transactions(pool, topics):
-        if found.first_offset == offset:
+        if found.first_offset == start:
+            await _check_hangs(pool, found)
             await transactions.abort_in_partition(pool, found)
             return found
     raise ClientError(
-        f"no transaction in {partition} starts at offset {offset}; see: penstock txn list --hanging",
+        f"no transaction in {partition} starts at offset {start}; see: penstock txn list --hanging",
         ErrorCode.INVALID_TXN_STATE,
     )
+
+
+async def _check_hangs(pool: Pool, found: Open) -> None:
+    """What is only a part of a transaction must not end alone: the rest might be committed."""
+    owners = await transactions.coordinated(pool, [found.producer_id])
+    owner = owners.get((found.producer_id, found.partition))
+    if owner is not None:
+        raise ClientError(
+            f"it does not hang: {found.partition} is in the transaction of {owner!r};"
+            f" end all of it with: penstock txn abort {owner}",
+            ErrorCode.INVALID_TXN_STATE,
+        )

@@ -7,7 +7,7 @@ from penstock.client.errors import ClientError, check, error_code
 from penstock.client.pool import AnyBroker, Broker, Deadline, Leader, Pool
 from penstock.model.errors import ErrorCode
 from penstock.model.ids import TopicPartition
-from penstock.wire.messages import describe_producers as producers
+from penstock.wire.messages import describe_producers
 from penstock.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -65,10 +65,18 @@ class Open(NamedTuple):
 
 
 async def list_transactions(
-    pool: Pool, *, states: Iterable[str] = (), longer_than_ms: int = -1
+    pool: Pool,
+    *,
+    states: Iterable[str] = (),
+    producers: Iterable[int] = (),
+    longer_than_ms: int = -1,
 ) -> list[Listed]:
-    """Those of all brokers, by name."""
-    request = ListTransactionsRequest(state_filters=list(states), duration_filter=longer_than_ms)
+    """Those of all brokers, by name; of these producer ids, if any are given."""
+    request = ListTransactionsRequest(
+        state_filters=list(states),
+        producer_id_filters=list(producers),
+        duration_filter=longer_than_ms,
+    )
     found: list[Listed] = []
     for broker_id in await pool.broker_ids():
         answer = await pool.ask(
@@ -143,17 +151,19 @@ async def open_transactions(pool: Pool, topics: Mapping[str, Iterable[int]]) -> 
 
 
 async def _open_in(pool: Pool, partition: TopicPartition) -> list[Open]:
-    asked = producers.TopicRequest(name=partition.topic, partition_indexes=[partition.partition])
+    asked = describe_producers.TopicRequest(
+        name=partition.topic, partition_indexes=[partition.partition]
+    )
 
-    def accept(answer: producers.DescribeProducersResponse) -> None:
+    def accept(answer: describe_producers.DescribeProducersResponse) -> None:
         for topic in answer.topics:
             for row in topic.partitions:
                 check(row.error_code, row.error_message, str(partition))
 
     answer = await pool.ask(
         Leader(partition),
-        producers.DescribeProducersRequest(topics=[asked]),
-        producers.DescribeProducersResponse,
+        describe_producers.DescribeProducersRequest(topics=[asked]),
+        describe_producers.DescribeProducersResponse,
         check=accept,
     )
     found = [
@@ -176,16 +186,25 @@ async def hanging_transactions(pool: Pool, topics: Mapping[str, Iterable[int]]) 
     candidates = await open_transactions(pool, topics)
     if not candidates:
         return []
-    known: set[tuple[int, TopicPartition]] = set()
-    for listed in await list_transactions(pool, states=sorted(UNFINISHED)):
-        described = await describe_transaction(pool, listed.id)
-        known |= {(described.producer_id, partition) for partition in described.partitions}
+    known = await coordinated(pool, {found.producer_id for found in candidates})
     still_open = set(await open_transactions(pool, topics))
     return [
         found
         for found in candidates
         if (found.producer_id, found.partition) not in known and found in still_open
     ]
+
+
+async def coordinated(
+    pool: Pool, producers: Iterable[int]
+) -> dict[tuple[int, TopicPartition], str]:
+    """What coordinators will end: the transactional id for each producer and partition."""
+    found: dict[tuple[int, TopicPartition], str] = {}
+    for listed in await list_transactions(pool, states=sorted(UNFINISHED), producers=producers):
+        described = await describe_transaction(pool, listed.id)
+        for partition in described.partitions:
+            found[described.producer_id, partition] = listed.id
+    return found
 
 
 async def abort_in_partition(pool: Pool, found: Open) -> None:
