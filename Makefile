@@ -6,7 +6,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: check fix static unit test slow cluster demo bench run environment kcat nft clean help
+.PHONY: check fix static unit test slow cluster demo bench run environment kcat etcd nft clean help
 
 check: fix static               ## format, lint, types, layers, unit tests
 	$(PYTEST) -n auto
@@ -24,7 +24,7 @@ static: $(INSTALLED)            ## what can be said without running anything
 unit: $(INSTALLED)              ## make unit T=storage
 	$(PYTEST) tests/unit/$(T)
 
-test: $(INSTALLED) kcat nft     ## everything: static checks, then every test; pytest has the last word
+test: $(INSTALLED) kcat etcd nft ## everything: static checks, then every test; pytest has the last word
 	@failed=0; $(MAKE) --no-print-directory static || failed=1; \
 	$(PYTEST) -n auto --dist loadfile -m 'not spark' || failed=1; \
 	exit $$failed
@@ -32,7 +32,7 @@ test: $(INSTALLED) kcat nft     ## everything: static checks, then every test; p
 slow: $(INSTALLED)              ## long property runs and many simulation seeds
 	$(PYTEST) -n auto -m slow
 
-cluster: $(INSTALLED) kcat nft  ## real processes: brokers and Kafka clients
+cluster: $(INSTALLED) kcat etcd nft ## real processes: brokers and Kafka clients
 	$(PYTEST) -m cluster tests/cluster tests/conformance
 
 demo: $(INSTALLED)              ## a broker, a million messages there and back, the proof and the rates
@@ -51,6 +51,9 @@ $(INSTALLED): pyproject.toml scripts/environment
 
 kcat:
 	@scripts/install-kcat
+
+etcd: $(INSTALLED)
+	@scripts/install-etcd
 
 nft:
 	@scripts/install-nft

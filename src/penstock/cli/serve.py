@@ -47,7 +47,11 @@ def configure(parser: ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="metrics and health checks, or off (default: 127.0.0.1:9644)",
     )
-    add("--metadata", metavar="STORE", help="sqlite:PATH (default: in the data directory)")
+    add(
+        "--metadata",
+        metavar="STORE",
+        help="sqlite:PATH (default: in the data directory) or etcd://HOST:PORT,…/NAME",
+    )
     add("--config", metavar="FILE", type=Path, help="settings in TOML")
     add(
         "-o",

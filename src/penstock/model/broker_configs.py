@@ -283,7 +283,7 @@ class BrokerConfig:
     )
     penstock_metadata: str | None = _broker.string(
         "penstock.metadata", None,
-        doc="Metadata store: sqlite:PATH; a file in the data directory unless set.",
+        doc="Metadata store: sqlite:PATH or etcd://HOST:PORT,…/NAME; a file in the data directory unless set.",
     )
     penstock_metadata_changes_max: int = _broker.long(
         "penstock.metadata.changes.max", 100_000, at_least=1000,

@@ -239,11 +239,14 @@ class Node:
                 raise _cannot_listen("--listen", listener.bind, error) from error
 
     def _open_store(self) -> MetadataStore:
-        kind, _, rest = (self.config.penstock_metadata or "sqlite:").partition(":")
+        named = self.config.penstock_metadata or "sqlite:"
+        if named.startswith("etcd:"):
+            return _open_etcd(named, self.config.broker_id)
+        kind, _, rest = named.partition(":")
         if kind != "sqlite":
             raise InvalidConfig(
-                f"metadata store '{self.config.penstock_metadata}' is not supported; "
-                "use sqlite:PATH, or leave it out for a file in the data directory"
+                f"metadata store '{named}' is not supported; use sqlite:PATH or"
+                " etcd://HOST:PORT,…/NAME, or leave it out for a file in the data directory"
             )
         path = Path(rest) if rest else Path(self.config.log_dirs) / _STORE_FILE
         changes_max = self.config.penstock_metadata_changes_max
@@ -304,6 +307,18 @@ class Node:
                 await self._http.start(*_bindable(self.settings.http))
             except OSError as error:
                 raise _cannot_listen("--http", self.settings.http, error) from error
+
+
+def _open_etcd(url: str, broker_id: int) -> MetadataStore:
+    """Who uses no etcd need not have its packages, nor wait for them to load."""
+    try:
+        from penstock.metadata.etcd import EtcdStore
+        from penstock.metadata.etcd_settings import parse_etcd_url
+    except ModuleNotFoundError as error:
+        raise InvalidConfig(
+            f"metadata store '{url}' needs {error.name}: pip install 'penstock[etcd]'"
+        ) from error
+    return EtcdStore(parse_etcd_url(url), first_member=broker_id)
 
 
 def _cannot_listen(flag: str, address: Address, error: OSError) -> BrokerError:

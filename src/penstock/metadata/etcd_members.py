@@ -1,0 +1,65 @@
+"""The members of one etcd: whom to ask next, and what all of them have shown. Nobody may fall behind that."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from penstock.metadata.etcd_faults import Fault, Trouble
+from penstock.metadata.store import StoreError
+
+OLDEST_VERSION: Final = (3, 5, 13)
+_LOSES_WRITES: Final = ((3, 5, 0), (3, 5, 1), (3, 5, 2))
+_VERSION: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+
+
+class Members:
+    def __init__(self, addresses: Sequence[str], first: int = 0) -> None:
+        """`first`: with whom to begin, so that brokers spread over the members."""
+        self._addresses = tuple(addresses)
+        self._turn = first
+        self._cluster_id = 0
+        self.known = (0, 0)  # the highest term and revision that any member has shown
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    @property
+    def current(self) -> str:
+        return self._addresses[self._turn % len(self._addresses)]
+
+    def leave(self, member: str) -> None:
+        """The next one, unless somebody else has moved on already."""
+        if member == self.current:
+            self._turn += 1
+
+    def accept(self, member: str, header: Any, least: tuple[int, int] | None = None) -> None:
+        """`least`: term and revision that were known when a linearizable question was asked."""
+        self._cluster_id = self._cluster_id or header.cluster_id
+        if header.cluster_id != self._cluster_id:
+            raise StoreError(
+                f"etcd {member} belongs to another cluster ({header.cluster_id:x}, the others to"
+                f" {self._cluster_id:x}): correct the addresses of the metadata store"
+            )
+        found = header.raft_term, header.revision
+        if least is not None and (found[0] < least[0] or found[1] < least[1]):
+            raise Trouble(
+                Fault.STALE,
+                member,
+                f"it is at term {found[0]}, revision {found[1]}, and has been at term {least[0]},"
+                f" revision {least[1]}: it lags behind, or an old backup was restored",
+            )
+        self.known = max(self.known[0], found[0]), max(self.known[1], found[1])
+
+
+def check_version(member: str, text: str) -> None:
+    found = _VERSION.match(text)
+    version = tuple(map(int, found.groups())) if found else (0, 0, 0)
+    if version >= OLDEST_VERSION:
+        return
+    reason = "it may lose events and end leases too early"
+    if version in _LOSES_WRITES:
+        reason = "after a crash it may lose what it has committed"
+    oldest = ".".join(map(str, OLDEST_VERSION))
+    raise StoreError(
+        f"etcd {member} is version {text or 'unknown'}: {reason}; upgrade it to {oldest} or later"
+    )

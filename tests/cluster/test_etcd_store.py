@@ -1,0 +1,49 @@
+"""The etcd store against real etcd: the contract, and what happens when members stop, die, forget or elect."""
+
+import time
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from tests.support import etcd as support
+
+if (reason := support.missing()) is not None:
+    pytest.skip(reason, allow_module_level=True)
+
+from penstock.metadata.etcd import EtcdStore
+from penstock.metadata.etcd_settings import parse_etcd_url
+from penstock.metadata.store import DeletePrefix, MetadataStore
+from tests.support.etcd import Etcd
+from tests.unit.metadata.store_contract import StoreContract
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    with support.running(tmp_path_factory.mktemp("etcd")) as etcd:
+        yield etcd
+
+
+def opened(etcd: Etcd, name: str = "test", first_member: int = 0) -> EtcdStore:
+    return EtcdStore(parse_etcd_url(etcd.url(name)), first_member=first_member)
+
+
+class TestEtcdStore(StoreContract):
+    @pytest.fixture(autouse=True)
+    def _place(self, one: Etcd) -> Iterator[None]:
+        self.etcd = one
+        self.name = uuid4().hex
+        yield
+        self.run(self._forget)  # so that no lease ends something during the next test
+
+    def open(self) -> MetadataStore:
+        return opened(self.etcd, self.name)
+
+    def let_pass(self, elapsed_ms: int) -> None:
+        """Real time: etcd has a clock of its own."""
+        time.sleep(elapsed_ms / 1000)
+
+    async def _forget(self, store: MetadataStore, _: MetadataStore) -> None:
+        await store.commit([], [DeletePrefix("")])
