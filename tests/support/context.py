@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from penstock.broker.cluster import Cluster
 from penstock.broker.coordinator import GroupCoordinator
+from penstock.broker.follower import Followers
 from penstock.broker.hosting import Hosting
 from penstock.broker.membership import Identity
 from penstock.broker.metrics import BrokerMetrics
@@ -57,7 +58,10 @@ class Rules:
 class BrokerContext:
     """One broker. `ask` handles a request as a connection would."""
 
-    def __init__(self, runner: asyncio.Runner, services: Services, rules: Rules) -> None:
+    def __init__(
+        self, runner: asyncio.Runner, services: Services, rules: Rules, hosting: Hosting
+    ) -> None:
+        self.hosting = hosting
         self.services = services
         self.rules = rules
         self._runner = runner
@@ -172,7 +176,8 @@ async def _started(
     store = SqliteStore(directory / "metadata.sqlite", clock)
     cluster = Cluster(store, identity, tasks.spawn, settings)
     await cluster.load()
-    Hosting(replicas, cluster).begin()
+    hosting = Hosting(replicas, cluster, Followers(cluster, tasks.spawn))
+    hosting.begin()
     await cluster.join({LISTENER: ADDRESS})
     groups = GroupCoordinator(replicas, cluster, clock, tasks.spawn, metrics)
     groups.begin()
@@ -190,4 +195,4 @@ async def _started(
         sessions=FetchSessions(10, iter(range(1, 1000)).__next__),
         spawn=tasks.spawn,
     )
-    return BrokerContext(runner, services, rules)
+    return BrokerContext(runner, services, rules, hosting)

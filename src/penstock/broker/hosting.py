@@ -1,19 +1,26 @@
-"""Keeps what this broker hosts in step with what the cluster decided: topics, partitions, settings, epochs."""
+"""Keeps what this broker hosts in step with what the cluster decided: topics, partitions, settings, roles.
+
+It leads only while its session holds. When that is lost it follows at once, whatever the picture of the
+cluster still says; the controller gives what it led to others, or back, in a new epoch.
+"""
 
 import logging
 
 from penstock.broker.cluster import Cluster
+from penstock.broker.follower import Followers
 from penstock.broker.partition import Partition, Topic
 from penstock.broker.replicas import Replicas
-from penstock.metadata.image import Delta, TopicImage
+from penstock.metadata.image import Delta, PartitionImage, TopicChange, TopicImage
 
 _log = logging.getLogger(__name__)
 
 
 class Hosting:
-    def __init__(self, replicas: Replicas, cluster: Cluster) -> None:
+    def __init__(self, replicas: Replicas, cluster: Cluster, followers: Followers) -> None:
         self._replicas = replicas
         self._cluster = cluster
+        self._followers = followers
+        self._may_lead = False
 
     def begin(self) -> None:
         """Host everything that the cluster knows of, and from now on what it decides."""
@@ -21,6 +28,7 @@ class Hosting:
         for topic in self._cluster.image.topics.values():
             self._add(topic)
         self._cluster.on_change(self._apply)
+        self._cluster.on_session_lost(self._take_roles)
 
     def _forget_deleted(self) -> None:
         """Topics that went while this broker was away, or before it could finish with them."""
@@ -38,10 +46,12 @@ class Hosting:
         if gone:
             await self._cluster.confirm_deleted(gone)
 
+    # What changes ------------------------------------------------------------------------------
+
     def _apply(self, delta: Delta) -> None:
         for gone in delta.deleted:
             if gone.name in self._replicas.topics:
-                self._replicas.remove_topic(gone.name)
+                self._remove(gone.name)
                 _log.info("topic-deleted topic=%s", gone.name)
         for new in delta.created:
             self._add(new)
@@ -52,37 +62,88 @@ class Hosting:
                 _settings(new),
             )
         for change in delta.changed:
-            topic = self._replicas.topics[change.new.name]
-            if change.is_reconfigured or change.is_grown:
-                _log.info(
-                    "topic-altered topic=%s partitions=%d settings=%s",
-                    topic.name,
-                    len(change.new.partitions),
-                    _settings(change.new),
-                )
-            if change.is_reconfigured:
-                self._replicas.configure(topic.name, self._cluster.topic_config(change.new))
-            self._take_partitions(topic, change.new)
+            self._change(change)
         if delta.broker_configs:
             for current in self._cluster.image.topics.values():
                 self._replicas.configure(current.name, self._cluster.topic_config(current))
+        if self._cluster.broker_id in delta.brokers:
+            self._take_roles()
+
+    def _change(self, change: TopicChange) -> None:
+        topic = self._replicas.topics[change.new.name]
+        if change.is_reconfigured or change.is_grown:
+            _log.info(
+                "topic-altered topic=%s partitions=%d settings=%s",
+                topic.name,
+                len(change.new.partitions),
+                _settings(change.new),
+            )
+        if change.is_reconfigured:
+            self._replicas.configure(topic.name, self._cluster.topic_config(change.new))
+        self._take_partitions(topic, change.new.partitions, change.old.partitions)
+
+    def _remove(self, name: str) -> None:
+        for partition in self._replicas.topics[name].partitions:
+            if partition is not None:
+                self._followers.unfollow(partition)
+        self._replicas.remove_topic(name)
 
     def _add(self, image: TopicImage) -> None:
         topic = self._replicas.add_topic(image.name, image.id, self._cluster.topic_config(image))
-        self._take_partitions(topic, image)
+        self._take_partitions(topic, image.partitions, ())
 
-    def _take_partitions(self, topic: Topic, image: TopicImage) -> None:
-        for index, state in enumerate(image.partitions):
+    def _take_partitions(
+        self, topic: Topic, states: tuple[PartitionImage, ...], before: tuple[PartitionImage, ...]
+    ) -> None:
+        for index, state in enumerate(states):
             if index == len(topic.partitions):
                 hosted = self._cluster.broker_id in state.replicas
                 self._replicas.add_partition(topic, state.leader_epoch, hosted=hosted)
-            elif (partition := topic.partitions[index]) is not None:
-                self._take_epoch(partition, state.leader_epoch)
+            elif index < len(before) and state == before[index]:
+                continue
+            self._take_partition(topic, index, state)
 
-    def _take_epoch(self, partition: Partition, leader_epoch: int) -> None:
-        if leader_epoch > partition.leader_epoch:
-            partition.leader_epoch = leader_epoch
-            partition.wake()  # who waits must see the new epoch
+    def _take_partition(self, topic: Topic, index: int, state: PartitionImage) -> None:
+        partition = topic.partitions[index]
+        if self._cluster.broker_id in state.replicas:
+            if partition is None:
+                partition = self._replicas.host_partition(topic, index, state.leader_epoch)
+            self._take_role(partition, state)
+        elif partition is not None:
+            _log.info("partition-moved-away partition=%s", partition)
+            self._followers.unfollow(partition)
+            self._replicas.drop_partition(topic, index)
+
+    # Roles -------------------------------------------------------------------------------------
+
+    def _take_roles(self) -> None:
+        """This broker may lead from now on, or no longer: every partition's role anew."""
+        cluster = self._cluster
+        own = cluster.image.brokers.get(cluster.broker_id)
+        may_lead = own is not None and not own.fenced and own.epoch == cluster.epoch
+        if may_lead == self._may_lead:
+            return
+        self._may_lead = may_lead
+        _log.info("role broker=%d may-lead=%s", cluster.broker_id, "yes" if may_lead else "no")
+        for image in cluster.image.topics.values():
+            topic = self._replicas.topics.get(image.name)
+            for partition, state in zip(
+                topic.partitions if topic else (), image.partitions, strict=False
+            ):
+                if partition is not None and topic is not None and topic.id == image.id:
+                    self._take_role(partition, state)
+
+    def _take_role(self, partition: Partition, state: PartitionImage) -> None:
+        me = self._cluster.broker_id
+        if state.leader != me:
+            partition.follow(state)
+            self._followers.follow(partition)
+        elif self._may_lead:
+            self._followers.unfollow(partition)
+            partition.lead(me, state)
+        else:
+            self._followers.unfollow(partition)
+            partition.follow(None)
 
 
 def _settings(topic: TopicImage) -> str:

@@ -5,11 +5,12 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from penstock.broker.flusher import Flusher
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.partition import Partition, Topic
+from penstock.broker.waiters import Watcher
 from penstock.model.clock import Clock
 from penstock.model.configs import TopicConfig
 from penstock.model.errors import (
@@ -28,6 +29,15 @@ from penstock.storage.recovery import Ending
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+class Replication(Protocol):
+    """See Host for what partitions ask."""
+
+    def is_awaited(self, broker_id: int, caught_up_ms: int) -> bool: ...
+    def fell_behind(self, partition: Partition) -> None: ...
+    def isr_changes(self, partition: Partition, members: tuple[int, ...]) -> None: ...
+    def made_durable(self, partition: Partition) -> None: ...
 
 
 class Replicas:
@@ -57,6 +67,7 @@ class Replicas:
         )
         self._disk_threads = disk_threads
         self._unable: BrokerError | None = None
+        self.replication: Replication | None = None  # what partitions with other replicas need
 
     # Finding -----------------------------------------------------------------------------------
 
@@ -73,14 +84,22 @@ class Replicas:
         return topic
 
     def partition(self, topic: Topic, index: int) -> Partition:
+        """The partition, which this broker leads."""
         if not 0 <= index < len(topic.partitions):
             raise UnknownTopicOrPartition(
                 f"topic '{topic.name}' has {len(topic.partitions)} partitions; there is no {index}"
             )
         partition = topic.partitions[index]
-        if partition is None:
-            raise NotLeader(f"{topic.name}-{index} is led by another broker")
+        if partition is None or not partition.is_leader:
+            if partition is not None:
+                partition.check_leader()
+            raise NotLeader(f"{topic.name}-{index} is hosted by other brokers")
         return partition
+
+    def hosted(self, topic: Topic, index: int) -> Partition:
+        """As `partition`, but it may be led elsewhere."""
+        found = topic.partitions[index] if 0 <= index < len(topic.partitions) else None
+        return self.partition(topic, index) if found is None else found
 
     def partitions(self) -> Iterator[Partition]:
         for topic in self.topics.values():
@@ -173,6 +192,26 @@ class Replicas:
         index = len(topic.partitions)
         topic.partitions.append(Partition(topic, index, leader_epoch, self) if hosted else None)
 
+    def host_partition(self, topic: Topic, index: int, leader_epoch: int) -> Partition:
+        """This broker hosts one from now on that others hosted so far."""
+        assert topic.partitions[index] is None
+        topic.partitions[index] = partition = Partition(topic, index, leader_epoch, self)
+        return partition
+
+    def drop_partition(self, topic: Topic, index: int) -> None:
+        """Others host it from now on; its files are set aside, and removed later."""
+        partition = topic.partitions[index]
+        assert partition is not None
+        topic.partitions[index] = None
+        self.unsynced.pop(partition, None)
+        partition.fail(NotLeader(f"{partition} was moved to other brokers"))
+        try:
+            self.directory.give_up(topic.name, topic.id, index)
+        except StorageFault as fault:
+            self.disk_failed(fault)
+        except BrokerError as error:  # no room to rename it
+            _log.error("partition-left-behind partition=%s error=%s", partition, error)
+
     def configure(self, name: str, config: TopicConfig) -> None:
         topic = self.topics[name]
         topic.configure(config)
@@ -225,16 +264,44 @@ class Replicas:
         self.unsynced.pop(partition, None)
         self._flusher.request(partition)
 
+    def saved_high_watermark(self, partition: Partition) -> int:
+        return self.directory.high_watermark(partition.topic.id, partition.index) or 0
+
+    def monotonic_ms(self) -> int:
+        return self._clock.monotonic_ms()
+
+    def is_awaited(self, broker_id: int, caught_up_ms: int) -> bool:
+        return self.replication is not None and self.replication.is_awaited(broker_id, caught_up_ms)
+
+    def fell_behind(self, partition: Partition) -> None:
+        if self.replication is not None:
+            self.replication.fell_behind(partition)
+
+    def isr_changes(self, partition: Partition, members: tuple[int, ...]) -> None:
+        if self.replication is not None:
+            self.replication.isr_changes(partition, members)
+
+    def made_durable(self, partition: Partition) -> None:
+        if self.replication is not None:
+            self.replication.made_durable(partition)
+
     def _wake(self) -> None:
         """End of the tick: everyone who waits for a partition that grew hears of it once."""
         grown, self._grown = self._grown, []
         for partition in grown:
             size_bytes, partition.grown_bytes = partition.grown_bytes, 0
-            for watcher in list(partition.watchers or ()):
-                try:
-                    watcher.grew(partition, size_bytes)
-                except Exception:  # noqa: BLE001 # a bug, and no reason for all others to wait for ever
-                    _log.exception("watcher-failed partition=%s", partition)
+            if size_bytes:
+                self._tell(partition, partition.watchers, size_bytes)
+            size_bytes, partition.written_bytes = partition.written_bytes, 0
+            if size_bytes:
+                self._tell(partition, partition.replica_watchers, size_bytes)
+
+    def _tell(self, partition: Partition, watchers: set[Watcher] | None, size_bytes: int) -> None:
+        for watcher in list(watchers or ()):
+            try:
+                watcher.grew(partition, size_bytes)
+            except Exception:  # noqa: BLE001 # a bug, and no reason for all others to wait for ever
+                _log.exception("watcher-failed partition=%s", partition)
 
     # The disk ----------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from penstock.broker.partition import Isolation, Partition
+from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
 from penstock.records.batch import BatchHeader, split_batches
 from penstock.records.builder import build_batch
@@ -42,6 +42,7 @@ class Replay(Protocol):
 
 def append(partition: Partition, records: Sequence[Pair], wall_ms: int) -> int:
     """Put the records at the end of the log; the offset after the last of them."""
+    partition.check_in_sync()
     next_offset = -1
     for batch in batches(records, wall_ms):
         view = memoryview(batch)
@@ -75,12 +76,15 @@ def batches(
 
 
 async def read_all(partition: Partition, replicas: Replicas, replay: Replay) -> int:
-    """Feed every record to `replay`, to the last; how many there were."""
+    """Feed every record to `replay`, to the last; how many there were.
+
+    Also what is not committed yet: this broker leads, so it will be, and nothing may contradict it.
+    """
     count = 0
     offset = partition.log.start_offset
     end = partition.log.next_offset
     while offset < end:
-        found = partition.read(offset, _READ_BYTES, Isolation.READ_UNCOMMITTED)
+        found = partition.read_all(offset, _READ_BYTES)
         if not found.slices:
             break
         for piece in found.slices:

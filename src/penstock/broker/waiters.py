@@ -23,18 +23,25 @@ class Watcher(Protocol):
 
 
 class Watched(Protocol):
-    watchers: set[Watcher] | None
+    watchers: set[Watcher] | None  # hear of what is committed
+    replica_watchers: set[Watcher] | None  # hear of all that is written
 
 
-def watch(partition: Watched, watcher: Watcher) -> None:
-    if partition.watchers is None:
-        partition.watchers = set()
-    partition.watchers.add(watcher)
+def watch(partition: Watched, watcher: Watcher, *, as_replica: bool = False) -> None:
+    if as_replica:
+        if partition.replica_watchers is None:
+            partition.replica_watchers = set()
+        partition.replica_watchers.add(watcher)
+    else:
+        if partition.watchers is None:
+            partition.watchers = set()
+        partition.watchers.add(watcher)
 
 
 def unwatch(partition: Watched, watcher: Watcher) -> None:
-    if partition.watchers is not None:
-        partition.watchers.discard(watcher)
+    for watchers in (partition.watchers, partition.replica_watchers):
+        if watchers is not None:
+            watchers.discard(watcher)
 
 
 class Waiter:
@@ -57,6 +64,7 @@ class Waiter:
         *,
         recount: Callable[[], int] | None = None,
         wary: bool = False,
+        as_replica: bool = False,
     ) -> None:
         self._lacking_bytes = lacking_bytes
         self._fire: Callable[[], None] | None = fire
@@ -64,7 +72,7 @@ class Waiter:
         self._wary = wary
         self._partitions = list(partitions)
         for partition in self._partitions:
-            watch(partition, self)
+            watch(partition, self, as_replica=as_replica)
         self._timer = loop.call_later(timeout_s, self.fire)
 
     def grew(self, partition: Watched, size_bytes: int) -> None:  # noqa: ARG002 - a Watcher

@@ -14,6 +14,7 @@ from penstock.broker.waiters import Waiter, Watched, unwatch, watch
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.wire.messages.fetch import FetchRequest
 
+NO_REPLICA: Final = -1
 _NO_SESSION: Final = 0
 _FIRST_EPOCH: Final = 0
 _FINAL_EPOCH: Final = -1
@@ -72,6 +73,7 @@ class FetchSession:
         "_by_partition",
         "_partitions",
         "active",
+        "as_replica",
         "by_id",
         "epoch",
         "id",
@@ -80,8 +82,11 @@ class FetchSession:
         "used_ms",
     )
 
-    def __init__(self, session_id: int, by_id: bool, now_ms: int) -> None:
+    def __init__(
+        self, session_id: int, by_id: bool, now_ms: int, *, as_replica: bool = False
+    ) -> None:
         self.id = session_id
+        self.as_replica = as_replica  # its reader is a follower, who sees all that is written
         self.epoch = 1
         self.by_id = by_id  # its reader names topics by id
         self.used_ms = now_ms
@@ -119,7 +124,7 @@ class FetchSession:
         wanted.forget_told()
         if partition is not None and not self.is_closed:
             self._by_partition[partition] = wanted
-            watch(partition, self)
+            watch(partition, self, as_replica=self.as_replica)
 
     def answered(self, wanted: FetchPartition, *, got_data: bool, has_more: bool) -> None:
         """Who got data comes last next time; who has nothing to say is not asked again."""
@@ -180,21 +185,29 @@ class FetchSessions:
             wanted = wanted_partitions(request)
             if version < 7 or request.session_epoch == _FINAL_EPOCH or not wanted:
                 return Wanted(None, wanted, True)
-            return Wanted(self._begin(wanted, version >= 13, now_ms), wanted, True)
+            as_replica = replica_of(request, version) != NO_REPLICA
+            session_begun = self._begin(wanted, version >= 13, now_ms, as_replica=as_replica)
+            return Wanted(session_begun, wanted, True)
         session = self._continue(request, version >= 13)
+        if session.parked is not None:  # who asks again no longer waits
+            session.parked.fire()
         session.used_ms = now_ms
         session.drop(request)
         session.take(wanted_partitions(request))
         return Wanted(session, [], False)
 
-    def _begin(self, wanted: list[FetchPartition], by_id: bool, now_ms: int) -> FetchSession | None:
+    def _begin(
+        self, wanted: list[FetchPartition], by_id: bool, now_ms: int, *, as_replica: bool
+    ) -> FetchSession | None:
         self._evict(now_ms)
-        if len(self._sessions) >= self._limit:
+        if len(self._sessions) >= self._limit and not as_replica:
             return None
         session_id = self._new_id()
         while session_id in self._sessions or session_id == _NO_SESSION:
             session_id = self._new_id()
-        session = self._sessions[session_id] = FetchSession(session_id, by_id, now_ms)
+        session = self._sessions[session_id] = FetchSession(
+            session_id, by_id, now_ms, as_replica=as_replica
+        )
         session.take(wanted)
         return session
 
@@ -232,6 +245,11 @@ class FetchSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.close()
+
+
+def replica_of(request: FetchRequest, version: int) -> int:
+    """The broker that fetches; NO_REPLICA: a consumer does."""
+    return request.replica_state.replica_id if version >= 15 else request.replica_id
 
 
 def wanted_partitions(request: FetchRequest) -> list[FetchPartition]:

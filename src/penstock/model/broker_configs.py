@@ -277,9 +277,33 @@ class BrokerConfig:
         "broker.session.timeout.ms", 2000, at_least=100, kafka_default="9000",
         doc="Silence after which a broker counts as dead.",
     )
+    broker_heartbeat_interval_ms: int = _broker.integer(
+        "broker.heartbeat.interval.ms", 500, at_least=1, kafka_default="2000",
+        doc="How often a broker tells the controller how far it is.",
+    )
+    penstock_refused_means_dead: bool = _broker.boolean(
+        "penstock.refused.means.dead", True,
+        doc="Whether a broker whose address refuses connections counts as dead at once; not behind a proxy.",
+    )
     replica_lag_time_max_ms: int = _broker.long(
-        "replica.lag.time.max.ms", 10_000, at_least=1, kafka_default="30000", unsupported=_NO_REPLICATION,
+        "replica.lag.time.max.ms", 10_000, at_least=1, kafka_default="30000", update=_CLUSTER_WIDE,
         doc="Lag after which a follower leaves the in-sync replicas.",
+    )
+    replica_fetch_wait_max_ms: int = _broker.integer(
+        "replica.fetch.wait.max.ms", 500, "Longest wait of a follower's fetch for data.", at_least=1, update=_CLUSTER_WIDE,
+    )
+    replica_fetch_min_bytes: int = _broker.integer(
+        "replica.fetch.min.bytes", 1, "What a follower's fetch waits for.", at_least=0, update=_CLUSTER_WIDE,
+    )
+    replica_fetch_max_bytes: int = _broker.integer(
+        "replica.fetch.max.bytes", 1_048_576, "Most that a follower fetches of one partition.", at_least=0, update=_CLUSTER_WIDE,
+    )
+    replica_fetch_response_max_bytes: int = _broker.integer(
+        "replica.fetch.response.max.bytes", 4_194_304, at_least=0, kafka_default="10485760", update=_CLUSTER_WIDE,
+        doc="Most that a follower fetches at once; it is checked and written without a pause.",
+    )
+    replica_socket_timeout_ms: int = _broker.integer(
+        "replica.socket.timeout.ms", 30_000, "Silence of a leader after which its connection is given up.", at_least=1,
     )
     penstock_metadata: str | None = _broker.string(
         "penstock.metadata", None,

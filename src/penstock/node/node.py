@@ -17,8 +17,10 @@ from typing import Final
 
 from penstock.broker.cluster import Cluster
 from penstock.broker.coordinator import GroupCoordinator
+from penstock.broker.follower import Followers
 from penstock.broker.hosting import Hosting
 from penstock.broker.housekeeping import Housekeeping
+from penstock.broker.isr import IsrKeeper
 from penstock.broker.membership import Identity
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.replicas import Replicas
@@ -139,7 +141,10 @@ class Node:
             cluster_id=directory.cluster_id, least_revision=directory.store_revision or 0
         )
         directory.join(cluster.cluster_id, config.broker_id)
-        hosting = Hosting(replicas, cluster)
+        self._followers = followers = Followers(cluster, self._chores.spawn)
+        self._isr = IsrKeeper(cluster, followers, self._clock)
+        replicas.replication = self._isr
+        hosting = Hosting(replicas, cluster, followers)
         hosting.begin()
         await replicas.recover()
         self._groups = groups = GroupCoordinator(
@@ -151,6 +156,7 @@ class Node:
         self._build_doors(self._services(replicas, cluster, groups, transactions))
         await cluster.join(self._advertised())
         directory.note_broker_epoch(cluster.epoch)
+        self._isr.start(self._chores.spawn)
         groups.begin()  # joining gave new epochs: what was read before would be read again
         transactions.begin()
         for door in self._doors:

@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.hosting import Hosting
 from penstock.broker.partition import Partition
 from penstock.broker.waiters import watch
 from penstock.metadata.config_changes import ConfigOp, Op, Resource
@@ -88,7 +87,7 @@ def change_epoch(broker: BrokerContext, partition: Partition, epoch: int) -> Non
         partitions=tuple(state._replace(leader_epoch=epoch) for state in old.partitions)
     )
     delta = Delta(broker.cluster.image.revision, changed=[TopicChange(old, new)])
-    Hosting(broker.replicas, broker.cluster)._apply(delta)
+    broker.hosting._apply(delta)
 
 
 def test_a_start_hosts_what_is_there_and_sets_aside_what_nobody_knows(tmp_path: Path) -> None:
@@ -116,7 +115,7 @@ def test_deleted_topics_are_confirmed_once_their_files_are_out_of_use(
     topic_id = broker.cluster.image.topics["orders"].id
     broker.run(broker.cluster.delete_topics(["orders"]))
     assert topic_id in broker.cluster.image.tombstones
-    broker.run(Hosting(broker.replicas, broker.cluster).confirm_deleted())
+    broker.run(broker.hosting.confirm_deleted())
     assert topic_id not in broker.cluster.image.tombstones
 
 

@@ -24,6 +24,7 @@ class Place:
 
     def __init__(self) -> None:
         self.watchers: set[Watcher] | None = None
+        self.replica_watchers: set[Watcher] | None = None
 
     def tell(self, kind: str, size_bytes: int) -> None:
         for watcher in list(self.watchers or ()):

@@ -10,46 +10,80 @@ from typing import NamedTuple
 from penstock.broker.partition import Partition, Read
 from penstock.broker.waiters import Waiter
 from penstock.kafka.context import Context
-from penstock.kafka.fetch_sessions import FetchPartition
+from penstock.kafka.fetch_sessions import NO_REPLICA, FetchPartition, replica_of
 from penstock.kafka.security import Operation, ResourceType
-from penstock.model.errors import BrokerError
+from penstock.model.errors import BrokerError, ErrorCode
+from penstock.storage.epochs import EpochEnd
 from penstock.storage.files import FileSlice, is_resident, warm
 from penstock.wire.messages.fetch import (
     AbortedTransaction,
+    EpochEndOffset,
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
+    LeaderIdAndEpoch,
     PartitionData,
 )
 
-_CONSUMER = -1
 _BY_ID_SINCE_VERSION = 13
+_FROM_FOLLOWERS_SINCE_VERSION = 11  # KIP-392
+_EPOCHS_SINCE_VERSION = 15  # of the brokers that fetch (KIP-903)
+
+_MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
+
+Outcome = Read | EpochEnd | BrokerError
 
 
 class Look(NamedTuple):
     """What there is to read at one moment."""
 
-    found: list[tuple[FetchPartition, Read | BrokerError]]
+    found: list[tuple[FetchPartition, Outcome]]
     lacking_bytes: int  # before an answer is worth sending; 0: now
 
 
 def handle(request: FetchRequest, context: Context) -> FetchResponse | Awaitable[FetchResponse]:
-    replica_id = request.replica_state.replica_id if context.version >= 15 else request.replica_id
-    if replica_id != _CONSUMER:
-        context.authorize(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
-    fetch = Fetch(request, context)
+    replica = None
+    replica_id = replica_of(request, context.version)
+    if replica_id != NO_REPLICA:
+        replica = _check_replica(replica_id, request, context)
+    fetch = Fetch(request, context, replica)
     look = fetch.look()
     return fetch.wait(look.lacking_bytes) if look.lacking_bytes > 0 else fetch.answer(look)
+
+
+def _check_replica(replica_id: int, request: FetchRequest, context: Context) -> tuple[int, int]:
+    """Who follows must be the broker that the cluster knows, in its present session (R4)."""
+    context.authorize(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+    known = context.cluster.image.brokers.get(replica_id)
+    epoch = request.replica_state.replica_epoch if context.version >= _EPOCHS_SINCE_VERSION else -1
+    if known is None or known.epoch != epoch:
+        raise BrokerError(
+            f"broker {replica_id} fetches in session {epoch}, which is not its present one",
+            ErrorCode.STALE_BROKER_EPOCH,
+        )
+    return replica_id, epoch
 
 
 class Fetch:
     """One fetch request, from its first look at the logs to its answer."""
 
-    __slots__ = ("_context", "_enough", "_is_full", "_partitions", "_request", "_session")
+    __slots__ = (
+        "_context",
+        "_enough",
+        "_is_full",
+        "_partitions",
+        "_replica",
+        "_request",
+        "_session",
+    )
 
-    def __init__(self, request: FetchRequest, context: Context) -> None:
+    def __init__(
+        self, request: FetchRequest, context: Context, replica: tuple[int, int] | None
+    ) -> None:
+        """`replica`: the id and epoch of a broker that follows; None: a consumer reads."""
         self._request = request
         self._context = context
+        self._replica = replica
         self._enough: Look | None = None  # the one that has just ended the waiting
         self._session, self._partitions, self._is_full = context.services.sessions.resolve(
             request, context.version, context.clock.monotonic_ms()
@@ -68,13 +102,17 @@ class Fetch:
         if partition is None or partition.failure is not None:
             self._found(wanted, None)
             if wanted.topic or context.version < _BY_ID_SINCE_VERSION:
-                context.authorize(Operation.READ, ResourceType.TOPIC, wanted.topic)
+                if self._replica is None:
+                    context.authorize(Operation.READ, ResourceType.TOPIC, wanted.topic)
                 topic = replicas.topic(wanted.topic)
             else:
                 topic = replicas.topic_by_id(wanted.topic_id)
-            partition = replicas.partition(topic, wanted.index)
+            partition = replicas.hosted(topic, wanted.index)
             self._found(wanted, partition)
-        context.authorize(Operation.READ, ResourceType.TOPIC, partition.topic.name)
+        if self._replica is None:
+            context.authorize(Operation.READ, ResourceType.TOPIC, partition.topic.name)
+            if context.version < _FROM_FOLLOWERS_SINCE_VERSION:
+                partition.check_leader()
         return partition
 
     def _found(self, wanted: FetchPartition, partition: Partition | None) -> None:
@@ -91,22 +129,24 @@ class Fetch:
         Until something was read, a batch may be larger than any limit; from then on none (KIP-74).
         """
         request = self._request
-        isolation = request.isolation_level
         left_bytes = min(request.max_bytes, self._context.config.fetch_max_bytes)
         lacking_bytes = request.min_bytes if request.max_wait_ms > 0 else 0
-        found: list[tuple[FetchPartition, Read | BrokerError]] = []
+        found: list[tuple[FetchPartition, Outcome]] = []
         empty = True
         for wanted in self._wanted():
             limit = min(wanted.max_bytes, left_bytes)
             try:
                 partition = self._find(wanted)
                 partition.check_epoch(wanted.leader_epoch)
-                read = partition.read(wanted.offset, limit, isolation, at_least_one=empty)
+                read = self._read(partition, wanted, limit, at_least_one=empty)
             except BrokerError as error:
                 found.append((wanted, error))
                 lacking_bytes = 0  # the answer says it
                 continue
             found.append((wanted, read))
+            if isinstance(read, EpochEnd):
+                lacking_bytes = 0
+                continue
             if read.size_bytes:
                 empty = False
                 left_bytes -= read.size_bytes
@@ -116,10 +156,23 @@ class Fetch:
         nothing_to_wait_for = not found and not self._session  # nor anything in a session
         return Look(found, 0 if nothing_to_wait_for else lacking_bytes)
 
+    def _read(
+        self, partition: Partition, wanted: FetchPartition, limit: int, *, at_least_one: bool
+    ) -> Read | EpochEnd:
+        if self._replica is None:
+            isolation = self._request.isolation_level
+            return partition.read(wanted.offset, limit, isolation, at_least_one=at_least_one)
+        return partition.read_as_replica(
+            self._replica,
+            wanted.offset,
+            wanted.last_fetched_epoch,
+            limit,
+            at_least_one=at_least_one,
+        )
+
     def _is_urgent(self, wanted: FetchPartition, read: Read) -> bool:
         """There is more than fits into this answer, or something other than data to be told."""
-        end = read.last_stable_offset if self._request.isolation_level else read.high_watermark
-        return read.next_offset < end or (
+        return read.next_offset < read.end_offset or (
             not self._is_full and wanted.told_log_start != read.log_start_offset
         )
 
@@ -138,6 +191,7 @@ class Fetch:
             loop,
             recount=self._look_again,
             wary=self._request.isolation_level != 0,
+            as_replica=self._replica is not None,
         )
         if session is not None:
             session.parked = waiter
@@ -175,7 +229,9 @@ class Fetch:
         slices: list[FileSlice] = []
         for wanted, outcome in look.found:
             if isinstance(outcome, BrokerError):
-                data = _refused(wanted, outcome)
+                data = self._refused(wanted, outcome)
+            elif isinstance(outcome, EpochEnd):
+                data = self._diverging(wanted, outcome)
             else:
                 data = self._read_data(wanted, outcome)
                 slices += outcome.slices
@@ -193,8 +249,9 @@ class Fetch:
     def _read_data(self, wanted: FetchPartition, read: Read) -> PartitionData:
         assert wanted.partition is not None
         metrics = wanted.partition.topic.metrics
-        metrics.fetch_requests.value += 1
-        metrics.bytes_out.value += read.size_bytes
+        if self._replica is None:
+            metrics.fetch_requests.value += 1
+            metrics.bytes_out.value += read.size_bytes
         return PartitionData(
             partition_index=wanted.index,
             high_watermark=read.high_watermark,
@@ -204,22 +261,52 @@ class Fetch:
             records=list(read.slices) or b"",
         )
 
-    def _note_answer(self, wanted: FetchPartition, outcome: Read | BrokerError) -> None:
+    def _diverging(self, wanted: FetchPartition, end: EpochEnd) -> PartitionData:
+        """Where a follower's log and this one part."""
+        assert wanted.partition is not None
+        return PartitionData(
+            partition_index=wanted.index,
+            high_watermark=wanted.partition.high_watermark,
+            log_start_offset=wanted.partition.log.start_offset,
+            diverging_epoch=EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset),
+            aborted_transactions=None,
+            records=b"",
+        )
+
+    def _refused(self, wanted: FetchPartition, error: BrokerError) -> PartitionData:
+        """With who leads, where this broker knows it (KIP-951); to a follower, with where the log begins."""
+        data = PartitionData(
+            partition_index=wanted.index,
+            error_code=error.code,
+            high_watermark=-1,
+            aborted_transactions=None,
+            records=b"",
+        )
+        partition = wanted.partition
+        if partition is None:
+            return data
+        if error.code in _MOVED and partition.leader_id >= 0:
+            data.current_leader = LeaderIdAndEpoch(
+                leader_id=partition.leader_id, leader_epoch=partition.leader_epoch
+            )
+        elif error.code == ErrorCode.OFFSET_OUT_OF_RANGE and self._replica is not None:
+            data.log_start_offset = partition.log.start_offset
+        return data
+
+    def _note_answer(self, wanted: FetchPartition, outcome: Outcome) -> None:
         assert self._session is not None
-        if isinstance(outcome, BrokerError):  # it is told again until it is gone
+        if not isinstance(outcome, Read):  # it is told again until it is gone
             self._session.answered(wanted, got_data=False, has_more=True)
             return
-        committed_only = self._request.isolation_level
-        end = outcome.last_stable_offset if committed_only else outcome.high_watermark
         self._session.answered(
-            wanted, got_data=outcome.size_bytes > 0, has_more=wanted.offset < end
+            wanted, got_data=outcome.size_bytes > 0, has_more=wanted.offset < outcome.end_offset
         )
 
     def _is_worth_telling(
-        self, wanted: FetchPartition, data: PartitionData, outcome: Read | BrokerError
+        self, wanted: FetchPartition, data: PartitionData, outcome: Outcome
     ) -> bool:
         return (
-            isinstance(outcome, BrokerError)
+            not isinstance(outcome, Read)
             or outcome.size_bytes > 0
             or data.high_watermark != wanted.told_high_watermark
             or data.log_start_offset != wanted.told_log_start
@@ -248,16 +335,6 @@ def _aborted(read: Read) -> list[AbortedTransaction] | None:
         AbortedTransaction(producer_id=txn.producer_id, first_offset=txn.first_offset)
         for txn in read.aborted
     ]
-
-
-def _refused(wanted: FetchPartition, error: BrokerError) -> PartitionData:
-    return PartitionData(
-        partition_index=wanted.index,
-        error_code=error.code,
-        high_watermark=-1,
-        aborted_transactions=None,
-        records=b"",
-    )
 
 
 async def _relay(answer: Awaitable[FetchResponse], future: "asyncio.Future[FetchResponse]") -> None:

@@ -96,6 +96,7 @@ def find(partition: Partition, timestamp_ms: int, isolation: int, version: int) 
         )
     match timestamp_ms:
         case -1:
+            partition.check_settled()
             return Found(end, -1, partition.leader_epoch)
         case -2:
             return Found(log.start_offset, -1, _epoch_at(partition, log.start_offset))

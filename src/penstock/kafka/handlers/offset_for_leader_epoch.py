@@ -1,10 +1,8 @@
 """OffsetForLeaderEpoch: where an epoch ended, so that a consumer can tell whether its log was cut (KIP-320)."""
 
-from penstock.broker.partition import Partition
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
 from penstock.model.errors import BrokerError
-from penstock.storage.epochs import EpochEnd
 from penstock.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -46,7 +44,7 @@ def _answer(topic: str, asked: OffsetForLeaderPartition, context: Context) -> Ep
         replicas = context.replicas
         partition = replicas.partition(replicas.topic(topic), asked.partition)
         partition.check_epoch(asked.current_leader_epoch)
-        end = _end_of(asked.leader_epoch, partition)
+        end = partition.epoch_end(asked.leader_epoch)
     except BrokerError as error:
         return _refused(asked, error)
     return EpochEndOffset(
@@ -60,13 +58,6 @@ def _authorize(topic: str, context: Context) -> None:
         context.authorize(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
     except BrokerError:
         context.authorize(Operation.DESCRIBE, ResourceType.TOPIC, topic)
-
-
-def _end_of(epoch: int, partition: Partition) -> EpochEnd:
-    log = partition.log
-    if epoch == partition.leader_epoch:  # which may not have written anything yet
-        return EpochEnd(epoch, log.next_offset)
-    return log.end_offset_for(epoch)
 
 
 def _refused(asked: OffsetForLeaderPartition, error: BrokerError) -> EpochEndOffset:

@@ -196,7 +196,8 @@ def _append(topic: Topic, data: PartitionProduceData, job: Job) -> PartitionProd
         log_start_offset=appended.start_offset,
     )
     if next_offset > partition.high_watermark and request.acks != _NO_ACK:
-        committed = partition.committed(next_offset)
+        wait_for = partition.committed if request.acks == _ALL_ACK else partition.written
+        committed = wait_for(next_offset)
         if committed is not None:
             waits.append((response, committed))
     return response

@@ -2,6 +2,7 @@
 
 import pytest
 
+from penstock.metadata.image import PartitionImage
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.records.builder import build_batch
 from penstock.records.record import Record
@@ -32,10 +33,17 @@ def test_acks_all_is_refused_below_min_insync_replicas_and_nothing_is_written(
     broker: BrokerContext,
 ) -> None:
     broker.create_topic("orders", config={"min.insync.replicas": "2"})
+    alone = PartitionImage(BROKER_ID, 5, 9, (BROKER_ID, 77), (BROKER_ID,))
+    broker.call(lambda: broker.partition("orders").lead(BROKER_ID, alone))
     refused = produce(broker, "orders", acks=-1)
     assert refused.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
-    assert refused.error_message == "orders-0 has 1 in-sync replica; min.insync.replicas is 2"
+    assert refused.error_message == "orders-0 has 1 in-sync replicas; min.insync.replicas is 2"
     assert produce(broker, "orders", acks=1).base_offset == 0
+
+
+def test_no_more_replicas_can_be_asked_for_than_there_are(broker: BrokerContext) -> None:
+    broker.create_topic("orders", config={"min.insync.replicas": "2"})
+    assert produce(broker, "orders", acks=-1).error_code == ErrorCode.NONE
 
 
 def test_acks_all_is_taken_when_enough_replicas_are_in_sync(broker: BrokerContext) -> None:

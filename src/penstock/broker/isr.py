@@ -1,0 +1,239 @@
+"""Keeps the in-sync replicas of what this broker leads true: who lags leaves, who has caught up returns.
+
+A change is asked of the controller and counts once it is committed. Many go in one request, and one
+request is under way at a time.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from penstock.broker.cluster import Cluster, Spawn
+from penstock.broker.follower import Followers
+from penstock.broker.partition import Partition
+from penstock.metadata.image import PartitionImage
+from penstock.model.clock import Clock
+from penstock.model.errors import BrokerError, ErrorCode
+from penstock.wire.messages.alter_partition import (
+    AlterPartitionRequest,
+    BrokerState,
+    PartitionData,
+    PartitionDataResponse,
+    TopicData,
+)
+
+_log = logging.getLogger(__name__)
+
+_BATCH_S: Final = 0.02  # what is asked for within this time goes together
+_RETRY_S: Final = 0.2
+_MAX_PARTITIONS: Final = 5000  # in one request
+_SLOWEST_LOOK_S: Final = 1.0
+_SLOW_MS: Final = 1000  # a follower that holds producers up for so long is told of
+_TELL_EVERY_MS: Final = 10_000
+_HOPELESS: Final = frozenset(
+    {ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_REQUEST, ErrorCode.OPERATION_NOT_ATTEMPTED}
+)
+
+
+class IsrKeeper:
+    """Answers what partitions ask of a Replication. Only the event loop calls it."""
+
+    def __init__(self, cluster: Cluster, followers: Followers, clock: Clock) -> None:
+        self._cluster = cluster
+        self._followers = followers
+        self._clock = clock
+        self._behind: dict[Partition, int] = {}  # since when not everyone in sync had everything
+        self._wanted: dict[Partition, None] = {}  # whose proposals are to be sent
+        self._proposed = asyncio.Event()
+        self._told_ms: dict[int, int] = {}  # of each slow follower
+        self._tasks: list[asyncio.Task[None]] = []
+        self.shrinks = self.expands = 0
+
+    def start(self, spawn: Spawn) -> None:
+        self._tasks = [spawn(self._send_all(), "isr-changes"), spawn(self._look_all(), "isr-lag")]
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    # What partitions ask -----------------------------------------------------------------------
+
+    def is_awaited(self, broker_id: int, caught_up_ms: int) -> bool:
+        lag_ms = self._cluster.config.replica_lag_time_max_ms
+        in_time = self._clock.monotonic_ms() - caught_up_ms <= lag_ms
+        return in_time and self._is_eligible(broker_id)
+
+    def fell_behind(self, partition: Partition) -> None:
+        self._behind[partition] = self._clock.monotonic_ms()
+
+    def isr_changes(self, partition: Partition, members: tuple[int, ...]) -> None:
+        leadership = partition.leadership
+        assert leadership is not None
+        added = [member for member in members if member not in leadership.isr.members]
+        if not all(map(self._is_eligible, added)):
+            return
+        leadership.propose(members)
+        self._wanted[partition] = None
+        self._proposed.set()
+
+    def made_durable(self, partition: Partition) -> None:
+        self._followers.made_durable(partition)
+
+    def _is_eligible(self, broker_id: int) -> bool:
+        """B2: only who takes part, and is not about to stop, may be in sync."""
+        image = self._cluster.image
+        broker = image.brokers.get(broker_id)
+        registered = image.registrations.get(broker_id)
+        leaving = registered is not None and registered.in_controlled_shutdown
+        return broker is not None and not broker.fenced and not leaving
+
+    # Who lags ----------------------------------------------------------------------------------
+
+    async def _look_all(self) -> None:
+        while True:
+            lag_ms = self._cluster.config.replica_lag_time_max_ms
+            await asyncio.sleep(min(lag_ms / 4000, _SLOWEST_LOOK_S))
+            self._look(self._clock.monotonic_ms(), lag_ms)
+
+    def _look(self, now_ms: int, lag_ms: int) -> None:
+        slow: dict[int, int] = {}
+        for partition, since_ms in list(self._behind.items()):
+            if not self._is_still_behind(partition):
+                del self._behind[partition]
+                partition.is_behind = False
+                continue
+            leadership, end = partition.leadership, partition.log.next_offset
+            assert leadership is not None
+            if now_ms - since_ms > _SLOW_MS:
+                for broker_id in leadership.laggards(end):
+                    slow[broker_id] = slow.get(broker_id, 0) + 1
+            kept = leadership.shrunk(end, now_ms=now_ms, lag_ms=lag_ms, since_ms=since_ms)
+            if kept is not None:
+                self.isr_changes(partition, kept)
+            partition.replica_time_passed()
+        for broker_id, count in slow.items():
+            self._tell_of(broker_id, count, now_ms)
+
+    def _is_still_behind(self, partition: Partition) -> bool:
+        if partition.leadership is None or partition.failure is not None:
+            return False
+        return partition.high_watermark < partition.log.next_offset
+
+    def _tell_of(self, broker_id: int, count: int, now_ms: int) -> None:
+        if now_ms - self._told_ms.get(broker_id, -_TELL_EVERY_MS) >= _TELL_EVERY_MS:
+            self._told_ms[broker_id] = now_ms
+            _log.warning(
+                "replica-lagging broker=%d partitions=%d effect=%s",
+                broker_id,
+                count,
+                "acks=all-waits",
+            )
+
+    # Asking the controller ---------------------------------------------------------------------
+
+    async def _send_all(self) -> None:
+        while True:
+            await self._proposed.wait()
+            await asyncio.sleep(_BATCH_S)
+            self._proposed.clear()
+            batch = [p for p in list(self._wanted)[:_MAX_PARTITIONS] if _proposal(p) is not None]
+            for partition in list(self._wanted)[:_MAX_PARTITIONS]:
+                del self._wanted[partition]
+            if self._wanted:
+                self._proposed.set()
+            if batch and not await self._send(batch):
+                self._wanted |= dict.fromkeys(batch)
+                self._proposed.set()
+                await asyncio.sleep(_RETRY_S)
+
+    async def _send(self, batch: list[Partition]) -> bool:
+        """Whether the controller has answered. Until it has, the proposals stand (R6)."""
+        asked: dict[tuple[bytes, int], tuple[Partition, int]] = {
+            (p.topic.id, p.index): (p, p.leader_epoch) for p in batch
+        }
+        try:
+            response = await self._cluster.alter_partition(self._request(batch))
+        except BrokerError as error:
+            _log.info("isr-change-put-off partitions=%d error=%s", len(batch), error)
+            return False
+        if response.error_code:
+            _log.info("isr-change-put-off code=%d", response.error_code)
+            return False
+        for topic in response.topics:
+            for answer in topic.partitions:
+                partition, epoch = asked[topic.topic_id, answer.partition_index]
+                if partition.leader_epoch == epoch and partition.leadership is not None:
+                    self._take(partition, answer)
+        return True
+
+    def _request(self, batch: Iterable[Partition]) -> AlterPartitionRequest:
+        topics: dict[bytes, TopicData] = {}
+        for partition in batch:
+            leadership, members = partition.leadership, _proposal(partition)
+            assert leadership is not None
+            assert members is not None
+            topic_id = partition.topic.id
+            topic = topics.setdefault(topic_id, TopicData(topic_id=topic_id))
+            topic.partitions.append(
+                PartitionData(
+                    partition_index=partition.index,
+                    leader_epoch=leadership.epoch,
+                    new_isr_with_epochs=[
+                        BrokerState(broker_id=it, broker_epoch=self._epoch_of(partition, it))
+                        for it in members
+                    ],
+                    partition_epoch=leadership.isr.partition_epoch,
+                )
+            )
+        return AlterPartitionRequest(
+            broker_id=self._cluster.broker_id,
+            broker_epoch=self._cluster.epoch,
+            topics=list(topics.values()),
+        )
+
+    def _epoch_of(self, partition: Partition, broker_id: int) -> int:
+        """The session in which a follower fetched what makes it in sync: in another it may have lost it (KIP-903)."""
+        if broker_id == self._cluster.broker_id:
+            return self._cluster.epoch
+        leadership = partition.leadership
+        follower = leadership.follower(broker_id) if leadership is not None else None
+        if follower is not None:
+            return follower.broker_epoch
+        known = self._cluster.image.brokers.get(broker_id)
+        return -1 if known is None else known.epoch
+
+    def _take(self, partition: Partition, answer: PartitionDataResponse) -> None:
+        if answer.error_code in _HOPELESS:
+            _log.info("isr-change-refused partition=%s code=%d", partition, answer.error_code)
+            partition.isr_refused()
+        elif not answer.error_code:
+            self._count(partition, answer)
+            partition.isr_committed(
+                PartitionImage(
+                    answer.leader_id,
+                    answer.leader_epoch,
+                    answer.partition_epoch,
+                    (),
+                    tuple(answer.isr),
+                )
+            )
+        # else metadata that is newer than ours is on its way: the proposal stands until it is here
+
+    def _count(self, partition: Partition, answer: PartitionDataResponse) -> None:
+        before = len(partition.isr)
+        if len(answer.isr) < before:
+            self.shrinks += 1
+        elif len(answer.isr) > before:
+            self.expands += 1
+        _log.info(
+            "isr partition=%s was=%s is=%s", partition, _text(partition.isr), _text(answer.isr)
+        )
+
+
+def _proposal(partition: Partition) -> tuple[int, ...] | None:
+    return None if partition.leadership is None else partition.leadership.proposed
+
+
+def _text(members: Iterable[int]) -> str:
+    return ",".join(map(str, members))

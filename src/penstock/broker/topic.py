@@ -1,0 +1,94 @@
+"""What the partitions of one topic share, what a read of one gives, and what they ask of the broker around them."""
+
+import asyncio
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from penstock.broker.metrics import TopicMetrics
+from penstock.metadata.image import INTERNAL_TOPICS
+from penstock.model.configs import TopicConfig
+from penstock.model.errors import DiskFull, StorageFault
+from penstock.model.ids import TopicId
+from penstock.storage.files import FileSlice
+from penstock.storage.log import AbortedTxn, Log
+
+if TYPE_CHECKING:
+    from penstock.broker.partition import Partition
+
+
+class Isolation(IntEnum):
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+class Read(NamedTuple):
+    """Whole batches, as slices of files, and what the reader should know of the log beside them."""
+
+    slices: list[FileSlice]
+    size_bytes: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    next_offset: int  # where to read on
+    aborted: list[AbortedTxn] | None  # None: not asked for
+    end_offset: int  # of what this reader may see
+
+
+class Topic:
+    """What the partitions of one topic share."""
+
+    __slots__ = ("config", "id", "internal", "metrics", "name", "partitions", "sync_each_append")
+
+    def __init__(
+        self, name: str, topic_id: TopicId, config: TopicConfig, metrics: TopicMetrics
+    ) -> None:
+        self.name = name
+        self.id = topic_id
+        self.internal = name in INTERNAL_TOPICS
+        self.metrics = metrics
+        self.partitions: list[Partition | None] = []  # None: hosted elsewhere
+        self.configure(config)
+
+    def configure(self, config: TopicConfig) -> None:
+        self.config = config
+        self.sync_each_append = config.flush_messages == 1
+
+
+class Host(Protocol):
+    """What a partition asks of the broker around it."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def open_log(self, partition: "Partition") -> Log: ...
+    def saved_high_watermark(self, partition: "Partition") -> int:
+        """As it was last written down; 0: never."""
+
+    def refuse_when_unable(self) -> None:
+        """Raise when appends cannot be taken now: the disk is full or the directory is offline."""
+
+    def grew(self, partition: "Partition") -> None:
+        """There is more to read: wake who waits at the end of this tick."""
+
+    def has_unsynced(self, partition: "Partition") -> None:
+        """It has been written to for the first time since it was last made durable."""
+
+    def sync_soon(self, partition: "Partition") -> None:
+        """Make its tail durable; `synced` is called when it is."""
+
+    def disk_is_full(self, error: DiskFull) -> None: ...
+    def disk_failed(self, error: StorageFault) -> None: ...
+
+    # of a partition with other replicas
+
+    def monotonic_ms(self) -> int: ...
+    def is_awaited(self, broker_id: int, caught_up_ms: int) -> bool:
+        """Whether a replica is about to be in sync: it may be, and was up to date a short while ago."""
+
+    def fell_behind(self, partition: "Partition") -> None:
+        """Not all of its in-sync replicas have all of its log: see that they do, or leave."""
+
+    def isr_changes(self, partition: "Partition", members: tuple[int, ...]) -> None:
+        """Ask the controller for these in-sync replicas."""
+
+    def made_durable(self, partition: "Partition") -> None:
+        """What its follower has is on the disk, and may be told to the leader."""
