@@ -4,7 +4,7 @@ The versions are agreed when the connection opens; a request goes out in the hig
 """
 
 import asyncio
-from typing import Final, NamedTuple, Self, TypeVar
+from typing import Final, NamedTuple, Self, TypeVar, cast
 
 from penstock import __version__
 from penstock.client.errors import ClientError, ConnectionRefused
@@ -186,8 +186,7 @@ class Connection(asyncio.Protocol):
     # what the event loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport), "a TCP connection both reads and writes"
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # TCP; uvloop's is of no asyncio class
 
     def data_received(self, data: bytes) -> None:
         try:
