@@ -4,7 +4,7 @@ Topics and partitions are immutable values: whoever holds one may keep it across
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from types import MappingProxyType
@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.metadata.store import NO_REVISION, Change, Changes, Entry, Revision, Snapshot
 from penstock.metadata.values import (
+    CHUNK_PARTITIONS,
     Endpoint,
     LiveBroker,
     PartitionImage,
@@ -21,7 +22,7 @@ from penstock.metadata.values import (
     decode_live,
     decode_registration,
 )
-from penstock.model.ids import TopicId, TopicName, parse_topic_id
+from penstock.model.ids import TopicId, TopicName, TopicPartition, parse_topic_id
 
 __all__ = ["BrokerInfo", "ClusterImage", "Delta", "Endpoint", "PartitionImage", "TopicImage"]
 
@@ -76,6 +77,14 @@ class TopicChange(NamedTuple):
     def is_reconfigured(self) -> bool:
         return self.new.config != self.old.config
 
+    def changed_partitions(self) -> Iterator[tuple[int, PartitionImage | None, PartitionImage]]:
+        """Number, before and after, in order; before is None for a partition that is new."""
+        known = len(self.old.partitions)
+        for number, new in enumerate(self.new.partitions):
+            old = self.old.partitions[number] if number < known else None
+            if old is not new and old != new:
+                yield number, old, new
+
 
 @dataclass(slots=True)
 class Delta:
@@ -124,6 +133,7 @@ class ClusterImage:
         self._topic_configs: dict[TopicName, Mapping[str, str]] = {}
         self._chunks: dict[TopicId, dict[int, tuple[PartitionImage, ...]]] = {}
         self._hosted: dict[int, dict[ChunkId, None]] = {}  # chunks by broker, in order
+        self._moving: dict[ChunkId, None] = {}  # with a partition that is being reassigned
         self._colliding: dict[str, dict[TopicName, None]] = {}  # names alike in metrics
         self._shared: dict[tuple[int, ...], tuple[int, ...]] = {}
 
@@ -172,6 +182,22 @@ class ClusterImage:
     def chunks_on(self, broker_id: int) -> list[ChunkId]:
         """The chunks with a replica on that broker."""
         return list(self._hosted.get(broker_id, ()))
+
+    def moving_chunks(self) -> list[ChunkId]:
+        """The chunks with a partition that is being reassigned."""
+        return list(self._moving)
+
+    def moving_partitions(self) -> dict[TopicPartition, PartitionImage]:
+        """The partitions that are being reassigned."""
+        found: dict[TopicPartition, PartitionImage] = {}
+        for topic_id, chunk in self._moving:
+            topic = self.topics_by_id.get(topic_id)
+            first = chunk * CHUNK_PARTITIONS
+            rows = topic.partitions[first : first + CHUNK_PARTITIONS] if topic else ()
+            for number, row in enumerate(rows, first):
+                if topic and (row.adding or row.removing):
+                    found[TopicPartition(topic.name, number)] = row
+        return found
 
     def colliding_topic(self, name: str) -> str | None:
         """A topic of another name that would have the same name in metrics, where `.` and `_` are one."""
@@ -277,6 +303,10 @@ class ClusterImage:
                 hosted[chunk] = None
             else:
                 hosted.pop(chunk, None)
+        if step < 0:
+            self._moving.pop(chunk, None)
+        elif any(partition.adding or partition.removing for partition in partitions):
+            self._moving[chunk] = None
         for broker_id, count in Counter([partition.leader for partition in partitions]).items():
             self.leader_counts[broker_id] = self.leader_counts.get(broker_id, 0) + count * step
 

@@ -19,8 +19,12 @@ class Law(NamedTuple):
     flushes_each: bool  # what was acknowledged is on disk, also after a loss of power
 
     def least(self, partition: PartitionImage) -> int:
-        """The effective min ISR."""
-        return min(self.min_isr, len(partition.replicas))
+        return effective_min_isr(self.min_isr, partition)
+
+
+def effective_min_isr(min_isr: int, partition: PartitionImage) -> int:
+    """No more can be asked for than there are replicas; those being added do not count before they are in sync."""
+    return min(min_isr, len(partition.replicas) - len(partition.adding))
 
 
 class Electorate:

@@ -10,7 +10,7 @@ from penstock.metadata.chunk_rewrites import rewrite
 from penstock.metadata.decisions import Decision, Rules, unchanged
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.partition_rules import NOBODY, Electorate, Law, elected, settled, without
-from penstock.metadata.store import NO_REVISION, Compare, Put, Revision
+from penstock.metadata.store import NO_REVISION, Compare, Delete, Put, Revision
 from penstock.metadata.values import (
     LiveBroker,
     PartitionImage,
@@ -19,6 +19,7 @@ from penstock.metadata.values import (
     live_key,
     registration_key,
 )
+from penstock.model.errors import BrokerError, ErrorCode
 
 CLEAN: Final = "clean"
 PROCESS_CRASH: Final = "process-crash"
@@ -139,6 +140,50 @@ def broker_lost(image: ClusterImage, broker_id: int, rules: Rules) -> list[Decis
     changes = rewrite(image, image.chunks_on(broker_id), electorate, step)
     lost = known._replace(fenced=True, in_controlled_shutdown=False, gone=True)
     return [*changes, _registered(image, broker_id, lost, session=NO_REVISION)]
+
+
+def begin_shutdown(image: ClusterImage, broker_id: int, rules: Rules) -> list[Decision[None]]:
+    """O1: a broker that wants to stop hands over what it leads and leaves every ISR; nothing is given back to it.
+
+    It stays where nobody else in the ISR can lead.
+    """
+    known, broker = image.registrations.get(broker_id), image.brokers.get(broker_id)
+    if known is None or broker is None or known.epoch != broker.epoch:
+        return []
+    electorate = Electorate(image, rules, leaving=broker_id)
+
+    def step(partition: PartitionImage, law: Law) -> PartitionImage:
+        if broker_id not in partition.isr or partition.leader == NOBODY:
+            return partition
+        after = without(partition, broker_id, law)
+        if partition.leader == broker_id:
+            if electorate.able.isdisjoint(after.isr):
+                return partition
+            after = elected(after, electorate.able, unclean=False)
+        return settled(partition, after, law)
+
+    changes = rewrite(image, image.chunks_on(broker_id), electorate, step)
+    if known.in_controlled_shutdown:
+        return changes
+    leaving = known._replace(in_controlled_shutdown=True)
+    return [*changes, _registered(image, broker_id, leaving, session=known.epoch)]
+
+
+def unregister_broker(image: ClusterImage, broker_id: int, rules: Rules) -> list[Decision[None]]:
+    """Strikes a broker off that will not come back. Its replicas stay assigned to it, as in Kafka: move them."""
+    if broker_id not in image.registrations:
+        raise BrokerError(
+            f"broker {broker_id} is not registered; {sorted(image.registrations)} are",
+            ErrorCode.BROKER_ID_NOT_REGISTERED,
+        )
+    if broker_id in image.live:
+        raise BrokerError(
+            f"broker {broker_id} is running: stop it, then unregister it", ErrorCode.INVALID_REQUEST
+        )
+    key = registration_key(broker_id)
+    is_absent = Compare(live_key(broker_id), create_revision=NO_REVISION)
+    struck_off: Decision[None] = Decision(None, [Delete(key)], [unchanged(image, key), is_absent])
+    return [*broker_lost(image, broker_id, rules)[:-1], struck_off]
 
 
 def _registered(

@@ -5,11 +5,13 @@ import pytest
 from penstock.metadata.controller import TopicSpec, automatic_topic
 from penstock.metadata.decisions import Decision
 from penstock.metadata.registration import (
+    begin_shutdown,
     broker_lost,
     brokers_to_register,
     lost_brokers,
     register_broker,
     unfence_broker,
+    unregister_broker,
 )
 from penstock.metadata.store import Put
 from penstock.metadata.values import (
@@ -17,47 +19,19 @@ from penstock.metadata.values import (
     chunk_key,
     decode_registration,
     encode,
-    encode_chunk,
 )
 from penstock.metadata.values import decode as decode_value
-from tests.unit.metadata.worlds import World
-
-THREE: dict[int, str | None] = {1: None, 2: None, 3: None}
-
-
-def world_with(*rows: PartitionImage, config: dict[str, str | None] | None = None) -> World:
-    """Three brokers and a topic with these partitions."""
-    world = World(THREE)
-    replicas = dict.fromkeys(range(len(rows)), rows[0].replicas)
-    (topic,) = world.create(TopicSpec("t", assignments=replicas, config=config or {}))
-    world.write([Put(chunk_key(topic.id, 0), encode_chunk(rows))])
-    return world
-
-
-def partition(world: World, number: int = 0) -> PartitionImage:
-    return world.image.topics["t"].partitions[number]
-
-
-def lose(world: World, *broker_ids: int) -> None:
-    for broker_id in broker_ids:
-        world.stop(broker_id)
-    for broker_id in broker_ids:
-        world.carry_out_all(broker_lost(world.image, broker_id, world.rules))
-
-
-def come_back(world: World, broker_id: int, ending: str = "clean") -> None:
-    world.start(broker_id, ending)
-    register(world, broker_id)
-    unfence(world, broker_id)
-
-
-def register(world: World, broker_id: int) -> None:
-    world.carry_out_all(register_broker(world.image, broker_id, world.rules))
-
-
-def unfence(world: World, broker_id: int) -> None:
-    world.carry_out_all(unfence_broker(world.image, broker_id, world.rules))
-
+from penstock.model.errors import BrokerError, ErrorCode
+from tests.unit.metadata.worlds import (
+    THREE,
+    World,
+    come_back,
+    lose,
+    partition,
+    register,
+    unfence,
+    world_with,
+)
 
 FULL = PartitionImage(1, 5, 7, (1, 2, 3), (1, 2, 3))
 
@@ -278,3 +252,69 @@ def test_nothing_is_decided_on_a_session_that_has_ended_meanwhile() -> None:
         world.carry_out_all(decisions)
     assert unfence_broker(world.image, 1, world.rules) == []
     assert isinstance(decisions[-1], Decision)
+
+
+def leave(world: World, broker_id: int) -> None:
+    world.carry_out_all(begin_shutdown(world.image, broker_id, world.rules))
+
+
+def test_a_broker_that_wants_to_stop_hands_over_and_is_given_nothing_back() -> None:
+    world = world_with(FULL, FULL._replace(leader=2))
+    leave(world, 1)
+    assert partition(world) == PartitionImage(2, 6, 8, (1, 2, 3), (2, 3))
+    assert partition(world, 1) == PartitionImage(2, 5, 8, (1, 2, 3), (2, 3))
+    assert not world.image.brokers[1].may_lead
+    assert not world.image.brokers[1].fenced, "clients may still ask it where to go"
+    assert begin_shutdown(world.image, 1, world.rules) == []
+    assert unfence_broker(world.image, 1, world.rules) == []
+    lose(world, 1)
+    lose(world, 2)
+    assert partition(world).leader == 3
+    come_back(world, 1)
+    assert world.image.brokers[1].may_lead
+
+
+def test_a_broker_that_stops_leads_on_where_nobody_else_is_in_sync() -> None:
+    alone = PartitionImage(1, 5, 7, (1, 2, 3), (1,), (2,))
+    world = world_with(alone, PartitionImage(1, 5, 7, (1,), (1,)))
+    leave(world, 1)
+    assert partition(world) == alone
+    assert partition(world, 1).leader == 1
+    lose(world, 1)
+    assert partition(world) == PartitionImage(2, 6, 8, (1, 2, 3), (2,), (1,))
+    assert partition(world, 1) == PartitionImage(-1, 6, 8, (1,), (), (1,))
+
+
+def test_brokers_that_stop_together_do_not_hand_over_to_each_other() -> None:
+    world = world_with(FULL)
+    leave(world, 3)
+    leave(world, 2)
+    leave(world, 1)
+    assert partition(world) == PartitionImage(1, 5, 9, (1, 2, 3), (1,), (2,))
+
+
+def test_only_a_broker_with_a_session_that_is_known_can_leave() -> None:
+    world = world_with(FULL)
+    world.stop(1)
+    assert begin_shutdown(world.image, 1, world.rules) == []
+    assert begin_shutdown(world.image, 9, world.rules) == []
+
+
+def test_a_broker_is_struck_off_when_it_does_not_run() -> None:
+    world = world_with(FULL)
+    for broker_id, code in (
+        (1, ErrorCode.INVALID_REQUEST),
+        (9, ErrorCode.BROKER_ID_NOT_REGISTERED),
+    ):
+        with pytest.raises(BrokerError) as refused:
+            unregister_broker(world.image, broker_id, world.rules)
+        assert refused.value.code is code
+    world.stop(1)
+    world.carry_out_all(unregister_broker(world.image, 1, world.rules))
+    assert 1 not in world.image.brokers
+    assert partition(world) == PartitionImage(2, 6, 8, (1, 2, 3), (2, 3))
+    lose(world, 3)
+    world.carry_out_all(unregister_broker(world.image, 3, world.rules))
+    come_back(world, 1)
+    assert partition(world).isr == (2,), "nobody knows what its disk holds"
+    assert 1 not in partition(world).elr

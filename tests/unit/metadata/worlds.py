@@ -6,6 +6,7 @@ from penstock.metadata.config_changes import BrokerLayers, broker_layers
 from penstock.metadata.controller import TopicSpec, create_topics
 from penstock.metadata.decisions import Decision, Rules
 from penstock.metadata.image import ClusterImage, Delta, TopicImage
+from penstock.metadata.registration import broker_lost, register_broker, unfence_broker
 from penstock.metadata.store import (
     NO_REVISION,
     Change,
@@ -22,7 +23,10 @@ from penstock.metadata.store import (
 from penstock.metadata.values import (
     Endpoint,
     LiveBroker,
+    PartitionImage,
     Registration,
+    chunk_key,
+    encode_chunk,
     encode_live,
     encode_registration,
     live_key,
@@ -155,6 +159,43 @@ class World:
             None,
             created,
         )
+
+
+THREE: dict[int, str | None] = {1: None, 2: None, 3: None}
+
+
+def world_with(*rows: PartitionImage, config: dict[str, str | None] | None = None) -> World:
+    """Three brokers and a topic with these partitions."""
+    world = World(THREE)
+    replicas = dict.fromkeys(range(len(rows)), rows[0].replicas)
+    (topic,) = world.create(TopicSpec("t", assignments=replicas, config=config or {}))
+    world.write([Put(chunk_key(topic.id, 0), encode_chunk(rows))])
+    return world
+
+
+def partition(world: World, number: int = 0) -> PartitionImage:
+    return world.image.topics["t"].partitions[number]
+
+
+def lose(world: World, *broker_ids: int) -> None:
+    for broker_id in broker_ids:
+        world.stop(broker_id)
+    for broker_id in broker_ids:
+        world.carry_out_all(broker_lost(world.image, broker_id, world.rules))
+
+
+def come_back(world: World, broker_id: int, ending: str = "clean") -> None:
+    world.start(broker_id, ending)
+    register(world, broker_id)
+    unfence(world, broker_id)
+
+
+def register(world: World, broker_id: int) -> None:
+    world.carry_out_all(register_broker(world.image, broker_id, world.rules))
+
+
+def unfence(world: World, broker_id: int) -> None:
+    world.carry_out_all(unfence_broker(world.image, broker_id, world.rules))
 
 
 def state(image: ClusterImage) -> dict[str, object]:
