@@ -19,6 +19,7 @@ DEFAULTS: Final = {  # what a broker under test needs, unless the test says othe
     "listeners": "127.0.0.1:0",
     "penstock.http": "127.0.0.1:0",
     "broker.session.timeout.ms": "20000",  # busy machines elect for nothing
+    "log.retention.check.interval.ms": "86400000",  # records of 1970 stay until the test ends
 }
 START_TIMEOUT_S: Final = 30.0
 _LOG_NAME: Final = "broker.log"
