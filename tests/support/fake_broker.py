@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from inspect import isawaitable
 from types import TracebackType
 from typing import Self
 
@@ -82,11 +83,11 @@ class FakeBroker:
         frames = FrameDecoder(2**30)
         while data := await reader.read(2**16):
             for frame in frames.feed(data):
-                self._answer(memoryview(frame), writer)
+                await self._answer(memoryview(frame), writer)
         writer.close()
         self._writers.discard(writer)
 
-    def _answer(self, frame: memoryview, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, frame: memoryview, writer: asyncio.StreamWriter) -> None:
         header, start = decode_request_header(frame)
         version = header.api_version
         if header.api_key == ApiVersionsRequest.api_key and version > self._max_api_versions:
@@ -96,7 +97,8 @@ class FakeBroker:
         request_class, handler = self._handlers[header.api_key]
         request = request_class.decode(frame[start:], version)
         self.requests.append((header, request))
-        self._reply(writer, header, handler(request))
+        answer = handler(request)
+        self._reply(writer, header, await answer if isawaitable(answer) else answer)
 
     def _reply(self, writer: asyncio.StreamWriter, header: RequestHeader, answer: object) -> None:
         if answer is HANG_UP:

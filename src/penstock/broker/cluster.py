@@ -10,10 +10,15 @@ from typing import Any, Final, Protocol, TypeVar
 
 from penstock.broker.commands import DEFAULT_TIMEOUT_MS, Commands, new_id
 from penstock.broker.committer import Committer
+from penstock.broker.controller_duties import Duties
 from penstock.broker.controller_link import ControllerLink
+from penstock.broker.heartbeats import Heartbeats
 from penstock.broker.image_feed import ImageFeed
-from penstock.broker.membership import Identity, Membership
+from penstock.broker.isr_requests import answer, asked_changes
+from penstock.broker.membership import Membership
 from penstock.broker.peers import CONTROL, Peers
+from penstock.broker.session import Identity, Session
+from penstock.broker.witness import Witness
 from penstock.metadata.controller import automatic_topic
 from penstock.metadata.image import BrokerInfo, Delta, Endpoint, TopicImage
 from penstock.metadata.store import (
@@ -27,11 +32,23 @@ from penstock.metadata.store import (
 from penstock.metadata.values import CONTROLLER, META, encode
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.ids import TopicId, format_topic_id
+from penstock.wire.messages.allocate_producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
+from penstock.wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from penstock.wire.messages.broker_heartbeat import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+)
 from penstock.wire.schema import Message
 
 __all__ = ["DEFAULT_TIMEOUT_MS", "Cluster", "Spawn", "new_id"]
 
 _log = logging.getLogger(__name__)
+
+_ISR_TIMEOUT_MS: Final = 5_000
+_TTLS_OF_PATIENCE: Final = 2  # C4
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Message)
@@ -59,7 +76,13 @@ class Cluster(Commands):
         self.peers: Final = Peers(self.endpoint, client_id=f"penstock-broker-{self.broker_id}")
         self._store = store
         self._spawn = spawn
-        self._membership = Membership(store, feed, self._committer, identity)
+        happened = asyncio.Event()
+        self._session = Session(store, feed, identity)
+        patience_ms = _TTLS_OF_PATIENCE * identity.session_timeout_ms
+        duties = Duties(self, self._committer, happened.set, patience_ms=patience_ms)
+        self._membership = Membership(store, feed, self._committer, self._session, duties, happened)
+        self._heartbeats = Heartbeats(self, self._session, duties, self.peers)
+        self._witness = Witness(store, self, self._session, self.peers, spawn)
         self._link = ControllerLink(feed, self.peers, lambda: self.is_controller)
         self._tasks: list[asyncio.Task[None]] = []
         self._producer_ids = iter(range(0))
@@ -97,10 +120,11 @@ class Cluster(Commands):
 
     async def join(self, listeners: Mapping[str, Endpoint]) -> None:
         """Returns when this broker takes part. Listen before: who does not answer looks dead."""
-        await self._membership.join(dict(listeners))
-        await self._membership.attend()
+        await self._membership.join(listeners)
         self._run(self._membership.do_duties(), "cluster-duties")
-        self._run(self._membership.keep_session(), "session-keep-alive")
+        self._run(self._session.check_for_ever(), "session-check")
+        self._run(self._heartbeats.send_for_ever(), "heartbeats")
+        self._witness.begin()
         await self._membership.admitted()
 
     async def stop(self) -> None:
@@ -109,6 +133,7 @@ class Cluster(Commands):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        await self._witness.stop()
         await self.peers.close()
         try:
             await self._membership.leave()
@@ -128,16 +153,25 @@ class Cluster(Commands):
 
     @property
     def is_controller(self) -> bool:
-        return self._membership.is_controller
+        return self._committer.holds_office
 
     @property
     def epoch(self) -> Revision:
         """Of this broker's session; 0 while it has none."""
-        return self._membership.epoch
+        return self._session.epoch
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the store has heard of this broker within the time of a session (B5)."""
+        return self._session.is_connected
+
+    def on_session(self, callback: Callable[[Revision], None]) -> None:
+        """`callback` gets the epoch of each session, before anybody is told of it."""
+        self._session.on_opened(callback)
 
     def on_session_lost(self, callback: Callable[[], None]) -> None:
         """`callback` is called in the loop, at once: from now on others may lead what this broker led (B4)."""
-        self._membership.on_session_lost(callback)
+        self._session.on_lost(callback)
 
     def endpoints(self, listener: str) -> list[tuple[BrokerInfo, Endpoint]]:
         """The brokers that take part and can be reached through that listener.
@@ -146,7 +180,7 @@ class Cluster(Commands):
         """
         return [
             (broker, broker.listeners[listener])
-            for broker in self.image.usable_brokers() or [self._membership.own]
+            for broker in self.image.usable_brokers() or [self._session.own]
             if listener in broker.listeners
         ]
 
@@ -179,11 +213,40 @@ class Cluster(Commands):
         async with self._producer_ids_turn:
             found = next(self._producer_ids, None)
             if found is None:
-                self._producer_ids = iter(await self.allocate_producer_ids())
+                self._producer_ids = iter(await self._new_producer_ids())
                 found = next(self._producer_ids)
             return found
+
+    async def _new_producer_ids(self) -> range:
+        request = AllocateProducerIdsRequest(broker_id=self.broker_id, broker_epoch=self.epoch)
+        answered = await self.ask_controller(
+            request, AllocateProducerIdsResponse, timeout_ms=DEFAULT_TIMEOUT_MS
+        )
+        if answered is None:
+            return await self.allocate_producer_ids()
+        if answered.error_code != ErrorCode.NONE:
+            raise BrokerError("the controller gave no producer ids", ErrorCode(answered.error_code))
+        first = answered.producer_id_start
+        return range(first, first + answered.producer_id_len)
+
+    async def alter_partition(
+        self, request: AlterPartitionRequest, *, timeout_ms: int = _ISR_TIMEOUT_MS
+    ) -> AlterPartitionResponse:
+        """Asks the controller for changes of ISRs; raises when it does not answer in time."""
+        answered = await self.ask_controller(request, AlterPartitionResponse, timeout_ms=timeout_ms)
+        return await self.decide_isrs(request) if answered is None else answered
 
     async def confirm_deleted(self, topic_ids: Iterable[TopicId]) -> None:
         """This broker holds no data of those topics any more; once nobody does, their tombstones go."""
         if self.is_controller and list(self.image.registrations) == [self.broker_id]:
             await self._forget_tombstones(topic_ids)
+
+    # what this broker does for others as the controller
+
+    async def decide_isrs(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        changes = asked_changes(request)
+        outcomes = await self.change_isrs(request.broker_id, request.broker_epoch, changes)
+        return answer(request.broker_id, changes, outcomes)
+
+    def heartbeat(self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
+        return self._heartbeats.receive(request)

@@ -29,7 +29,8 @@ from penstock.metadata.controller import (
     forget_tombstones,
 )
 from penstock.metadata.decisions import Decision
-from penstock.metadata.image import TopicImage
+from penstock.metadata.image import PartitionImage, TopicImage
+from penstock.metadata.isr_changes import IsrChange, alter_partition
 from penstock.metadata.store import StoreError, StoreFull
 from penstock.metadata.topic_writes import CreatedTopic
 from penstock.model.errors import BrokerError, ErrorCode
@@ -125,6 +126,19 @@ class Commands(View):
 
     async def allocate_producer_ids(self) -> range:
         return await self._one(lambda: allocate_producer_ids(self.image), False, DEFAULT_TIMEOUT_MS)
+
+    async def change_isrs(
+        self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
+    ) -> list[PartitionImage | BrokerError]:
+        """What a leader asks for (R6): each partition as it is then, or why not."""
+
+        def decide(numbers: Sequence[int]) -> list[Decision[PartitionImage] | BrokerError]:
+            chosen = [changes[number] for number in numbers]
+            return alter_partition(self.image, self.rules, broker_id, broker_epoch, chosen)
+
+        return await self._guarded(
+            self._committer.commit_each(len(changes), decide), DEFAULT_TIMEOUT_MS
+        )
 
     async def _forget_tombstones(self, topic_ids: Iterable[TopicId]) -> None:
         confirmed = list(topic_ids)

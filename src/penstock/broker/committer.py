@@ -1,19 +1,21 @@
-"""Puts the controller's decisions into the store: fenced, one at a time, each on the state that it was decided on.
+"""Puts the controller's decisions into the store: fenced, each on the state that it was decided on.
 
 A decision whose ground has shifted is made again; one whose outcome is unknown is looked up first.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
+from penstock.broker.batching import Limits
 from penstock.broker.image_feed import ImageFeed
 from penstock.metadata.decisions import Decision
 from penstock.metadata.store import (
     NO_REVISION,
     Ambiguous,
     Committed,
+    CommitTooLarge,
     Compare,
     Conflict,
     DeletePrefix,
@@ -26,9 +28,8 @@ from penstock.model.errors import BrokerError, ErrorCode
 
 _log = logging.getLogger(__name__)
 
-MAX_OPS: Final = 120  # etcd allows 128 compares or writes in a commit
-MAX_BYTES: Final = 1_000_000  # and 1.5 MiB
 _ATTEMPTS: Final = 5
+_IN_FLIGHT: Final = 3  # commits of one great change
 
 T = TypeVar("T")
 
@@ -38,8 +39,14 @@ class Committer:
         self.controller_epoch = NO_REVISION  # of our own office; none: we are not the controller
         self._store = store
         self._feed = feed
+        self._limits = Limits()
         self._turn = asyncio.Lock()
         self._trouble = ""  # what the store last said of a commit that may not have happened
+
+    @property
+    def holds_office(self) -> bool:
+        mine = self.controller_epoch
+        return mine != NO_REVISION and self._feed.image.controller_epoch == mine
 
     async def commit(self, decide: Callable[[], Decision[T]]) -> T:
         """The result of a decision that has been committed and is in the image."""
@@ -50,12 +57,28 @@ class Committer:
         self, decide: Callable[[], Sequence[Decision[T]]]
     ) -> Sequence[Decision[T]]:
         """Decisions that build on each other, in order; when one fails, all that is left is decided anew."""
+        return await self._commit_all(decide, self._put_in_order)
+
+    async def commit_fast(
+        self, decide: Callable[[], Sequence[Decision[T]]]
+    ) -> Sequence[Decision[T]]:
+        """Many decisions that do not hang together but are all needed (C5): several commits at once.
+
+        The last one tells that all others were committed, and comes after them.
+        """
+        return await self._commit_all(decide, self._put_at_once)
+
+    async def _commit_all(
+        self,
+        decide: Callable[[], Sequence[Decision[T]]],
+        put: Callable[[Sequence[Decision[T]]], Awaitable[bool]],
+    ) -> Sequence[Decision[T]]:
         self._trouble = ""
         for _ in range(_ATTEMPTS):
             async with self._turn:
                 self._check_office()
                 decisions = decide()
-                if all(await self._put_all(decisions, in_order=True)):
+                if await put(decisions):
                     return decisions
         reason = self._trouble or "the metadata kept changing under this request"
         raise BrokerError(reason, ErrorCode.REQUEST_TIMED_OUT)
@@ -95,32 +118,55 @@ class Committer:
             return error
 
     def _check_office(self) -> None:
-        image = self._feed.image
-        if self.controller_epoch == NO_REVISION or image.controller_epoch != self.controller_epoch:
+        if not self.holds_office:
             raise BrokerError(
-                f"this broker is not the controller; broker {image.controller_id} is",
+                f"this broker is not the controller; broker {self._feed.image.controller_id} is",
                 ErrorCode.NOT_CONTROLLER,
             )
 
-    async def _put_all(
-        self, decisions: Sequence[Decision[T]], *, in_order: bool = False
-    ) -> list[bool]:
+    async def _put_all(self, decisions: Sequence[Decision[T]]) -> list[bool]:
         """Which decisions were committed. Returns when the image holds them all."""
         done: list[bool] = []
         revision = NO_REVISION
-        for batch in _batches(decisions):
+        for batch in self._limits.batches(decisions):
             outcome = await self._put(batch)
             revision = max(revision, outcome.revision)
             done += [isinstance(outcome, Committed)] * len(batch)
-            if in_order and isinstance(outcome, Conflict):
-                break
         await self._feed.applied(revision)
         return done
+
+    async def _put_in_order(self, decisions: Sequence[Decision[T]]) -> bool:
+        """Whether all were committed; what follows one that was not is not tried."""
+        outcome: Committed | Conflict = Committed(NO_REVISION)
+        for batch in self._limits.batches(decisions):
+            outcome = await self._put(batch)
+            if isinstance(outcome, Conflict):
+                break
+        await self._feed.applied(outcome.revision)
+        return isinstance(outcome, Committed)
+
+    async def _put_at_once(self, decisions: Sequence[Decision[T]]) -> bool:
+        gate = asyncio.Semaphore(_IN_FLIGHT)
+
+        async def put(batch: Sequence[Decision[T]]) -> Committed | Conflict:
+            async with gate:
+                return await self._put(batch)
+
+        puts = [put(batch) for batch in self._limits.batches(decisions[:-1])]
+        results = await asyncio.gather(*puts, return_exceptions=True)  # none is left on its own
+        outcomes = [result for result in results if not isinstance(result, BaseException)]
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        if not any(isinstance(outcome, Conflict) for outcome in outcomes):
+            outcomes += [await self._put(decisions[-1:])]
+        await self._feed.applied(max(outcome.revision for outcome in outcomes))
+        return not any(isinstance(outcome, Conflict) for outcome in outcomes)
 
     async def _put(self, batch: Sequence[Decision[T]]) -> Committed | Conflict:
         """One batch; a single decision that is too large goes in pieces, the visible one last."""
         outcome: Committed | Conflict = Committed(self._feed.image.revision)
-        for compares, writes in _pieces(batch):
+        for compares, writes in self._limits.pieces(batch):
             outcome = await self._transact(compares, writes)
             if isinstance(outcome, Conflict):
                 return outcome
@@ -134,6 +180,11 @@ class Committer:
         fence = Compare(CONTROLLER, create_revision=self.controller_epoch)
         try:
             return await self._store.commit([fence, *compares], writes)
+        except CommitTooLarge as error:
+            if not self._limits.halve():
+                raise
+            self._trouble = str(error)
+            return Conflict(self._feed.image.revision)  # decided anew, and put in smaller pieces
         except Ambiguous as error:
             _log.warning("metadata-commit-ambiguous error=%s", error)
             self._trouble = str(error)
@@ -142,8 +193,8 @@ class Committer:
     async def _settle(self, write: Write) -> Committed | Conflict:
         """Whether a commit has happened, told by its last write.
 
-        While the office is ours nobody else writes, and we have one commit in flight: what we find is
-        ours, or was there before.
+        While the office is ours nobody else writes, and we have one commit of each key in flight: what
+        we find is ours, or was there before.
         """
         office = await self._store.read(CONTROLLER)
         if office is None or office.create_revision != self.controller_epoch:
@@ -158,49 +209,3 @@ class Committer:
             wanted = write.value if isinstance(write, Put) else None
             happened = (entry and entry.value) == wanted
         return Committed(revision) if happened else Conflict(revision)
-
-
-def _batches(decisions: Iterable[Decision[T]]) -> Iterator[list[Decision[T]]]:
-    """As many decisions as one commit can hold."""
-    batch: list[Decision[T]] = []
-    ops = size_bytes = 0
-    for decision in decisions:
-        more_ops = max(len(decision.writes), len(decision.compares))
-        more_bytes = sum(map(_size, decision.writes))
-        if batch and (ops + more_ops > MAX_OPS or size_bytes + more_bytes > MAX_BYTES):
-            yield batch
-            batch, ops, size_bytes = [], 0, 0
-        batch.append(decision)
-        ops += more_ops
-        size_bytes += more_bytes
-    if batch:
-        yield batch
-
-
-def _pieces(batch: Sequence[Decision[T]]) -> Iterator[tuple[list[Compare], list[Write]]]:
-    """The commits that a batch takes: one, unless it is a single decision that exceeds the limits."""
-    compares = [compare for decision in batch for compare in decision.compares]
-    writes = [write for decision in batch for write in decision.writes]
-    while len(writes) > 1 and (len(writes) > MAX_OPS or sum(map(_size, writes)) > MAX_BYTES):
-        taken = _as_many_as_fit(writes)
-        keys = {write.key for write in taken if isinstance(write, Put)}
-        yield [compare for compare in compares if compare.key in keys], taken
-        writes = writes[len(taken) :]
-        compares = [compare for compare in compares if compare.key not in keys]
-    yield compares, writes
-
-
-def _as_many_as_fit(writes: Sequence[Write]) -> list[Write]:
-    """At least one, and never the last: it makes the others visible."""
-    taken: list[Write] = []
-    size_bytes = 0
-    for write in writes[: min(MAX_OPS, len(writes) - 1)]:
-        size_bytes += _size(write)
-        if taken and size_bytes > MAX_BYTES:
-            break
-        taken.append(write)
-    return taken
-
-
-def _size(write: Write) -> int:
-    return len(write.key) + len(write.value) if isinstance(write, Put) else 100

@@ -8,9 +8,12 @@ from penstock.kafka.context import Context
 from penstock.kafka.handlers import (
     add_offsets_to_txn,
     add_partitions_to_txn,
+    allocate_producer_ids,
     alter_configs,
+    alter_partition,
     alter_partition_reassignments,
     api_versions,
+    broker_heartbeat,
     consumer_group_describe,
     consumer_group_heartbeat,
     create_acls,
@@ -64,12 +67,21 @@ from penstock.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
 )
+from penstock.wire.messages.allocate_producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
 from penstock.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from penstock.wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from penstock.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
 )
 from penstock.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from penstock.wire.messages.broker_heartbeat import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+)
 from penstock.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -202,6 +214,9 @@ _ROWS: tuple[Api[Any, Any], ...] = (
     _api(ApiKey.LIST_PARTITION_REASSIGNMENTS, (0, 0), ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse, list_partition_reassignments.handle),
     _api(ApiKey.DESCRIBE_CLIENT_QUOTAS, (0, 1), DescribeClientQuotasRequest, DescribeClientQuotasResponse, describe_client_quotas.handle, refuse=describe_client_quotas.refuse),
     _api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, (0, 0), DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse, describe_user_scram_credentials.handle),
+    _api(ApiKey.ALTER_PARTITION, (2, 3), AlterPartitionRequest, AlterPartitionResponse, alter_partition.handle),
+    _api(ApiKey.BROKER_HEARTBEAT, (0, 2), BrokerHeartbeatRequest, BrokerHeartbeatResponse, broker_heartbeat.handle),
+    _api(ApiKey.ALLOCATE_PRODUCER_IDS, (0, 0), AllocateProducerIdsRequest, AllocateProducerIdsResponse, allocate_producer_ids.handle),
     _api(ApiKey.DESCRIBE_CLUSTER, (0, 2), DescribeClusterRequest, DescribeClusterResponse, describe_cluster.handle),
     _api(ApiKey.DESCRIBE_PRODUCERS, (0, 0), DescribeProducersRequest, DescribeProducersResponse, describe_producers.handle, refuse=describe_producers.refuse),
     _api(ApiKey.LIST_CONFIG_RESOURCES, (0, 1), ListConfigResourcesRequest, ListConfigResourcesResponse, list_config_resources.handle),

@@ -74,6 +74,13 @@ class SqliteStore:
     async def keep_alive(self, lease: LeaseId) -> int:
         return await self._call(lambda: self._file.keep_alive(lease))
 
+    def renew(self, lease: LeaseId) -> int:
+        """As `keep_alive`, but blocking, and from any thread."""
+        try:
+            return self._thread.submit(lambda: self._file.keep_alive(lease)).result()
+        except RuntimeError:  # the thread has ended
+            raise StoreError(f"metadata store {self._path} is closed") from None
+
     async def revoke(self, lease: LeaseId) -> None:
         await self._call(lambda: self._file.revoke(lease))
         self._wake()

@@ -154,8 +154,8 @@ class Node:
             replicas, cluster, groups, self._clock, self._chores.spawn, self.metrics
         )
         self._build_doors(self._services(replicas, cluster, groups, transactions))
+        cluster.on_session(self._note_session)
         await cluster.join(self._advertised())
-        directory.note_broker_epoch(cluster.epoch)
         self._isr.start(self._chores.spawn)
         groups.begin()  # joining gave new epochs: what was read before would be read again
         transactions.begin()
@@ -164,6 +164,16 @@ class Node:
         self._housekeeping = Housekeeping(replicas, cluster, hosting, self._clock)
         self._housekeeping.start(self._chores.spawn)
         self._open_gauges(replicas, cluster)
+
+    def _note_session(self, epoch: int) -> None:
+        """On disk before anybody else knows of the session: who restarts says which was its last."""
+        assert self._directory is not None
+        try:
+            self._directory.note_broker_epoch(epoch)
+        except StorageFault as fault:
+            if self._housekeeping is None or self._replicas is None:
+                raise
+            self._replicas.disk_failed(fault)
 
     async def _shut_down(self) -> None:
         """A step that fails keeps no other from being taken."""

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.batching import MAX_OPS
 from penstock.broker.cluster import Cluster
-from penstock.broker.committer import MAX_OPS
 from penstock.broker.membership import Identity
 from penstock.metadata.config_changes import ConfigOp, Op, Resource
 from penstock.metadata.controller import TopicSpec
-from penstock.metadata.image import Delta, Endpoint, TopicImage
+from penstock.metadata.image import Delta, TopicImage
 from penstock.metadata.sqlite import SqliteStore
 from penstock.metadata.store import (
     NO_REVISION,
@@ -34,8 +34,8 @@ from penstock.model.errors import BrokerError, ErrorCode, InvalidConfig
 from penstock.model.ids import TopicId
 from penstock.node.tasks import Tasks
 from tests.support.clocks import ManualClock
+from tests.unit.broker.serving import serving
 
-LISTENERS = {"PLAINTEXT": Endpoint("127.0.0.1", 9092)}
 Static = dict[str, str]
 
 
@@ -96,13 +96,14 @@ class Place:
             session_timeout_ms=40,
         )
         cluster = Cluster(store or self.store(), identity, tasks.spawn, static)
-        try:
-            await cluster.load()
-            await cluster.join(LISTENERS)
-            yield cluster
-        finally:
-            await cluster.stop()
-            await tasks.close()
+        async with serving(cluster) as listeners:
+            try:
+                await cluster.load()
+                await cluster.join(listeners)
+                yield cluster
+            finally:
+                await cluster.stop()
+                await tasks.close()
 
 
 @pytest.fixture
@@ -140,7 +141,8 @@ def test_a_single_broker_is_admitted_and_becomes_the_controller_at_once(place: P
             assert cluster.is_controller
             assert (image.controller_id, image.cluster_id) == (1, cluster.cluster_id)
             assert image.brokers[1].epoch == cluster.epoch > 0
-            assert [(it.id, at.port) for it, at in cluster.endpoints("PLAINTEXT")] == [(1, 9092)]
+            ((broker, endpoint),) = cluster.endpoints("PLAINTEXT")
+            assert (broker.id, endpoint) == (1, cluster.endpoint(1))
             assert cluster.endpoints("OTHER") == []
             first_id = cluster.cluster_id
         async with place.broker() as cluster:
@@ -359,7 +361,13 @@ def test_a_broker_whose_session_is_ended_by_others_opens_another(place: Place) -
             await create(cluster, "t")
             epoch = cluster.epoch
             again = asyncio.Event()
-            cluster.on_change(lambda delta: again.set() if delta.changed else None)
+            cluster.on_change(
+                lambda _: (
+                    again.set()
+                    if cluster.image.usable_brokers() and cluster.epoch > epoch
+                    else None
+                )
+            )
             other = place.store()
             entry = await other.read(live_key(1))
             assert entry is not None
@@ -379,7 +387,7 @@ def test_a_second_broker_sees_what_the_first_does_and_takes_over_from_it(place: 
         async with place.broker(2) as second, place.broker(1) as first:
             assert (first.is_controller, second.is_controller) == (False, True)
             assert await code_of(create(first, "t")) is ErrorCode.NOT_CONTROLLER
-            assert await code_of(first.next_producer_id()) is ErrorCode.NOT_CONTROLLER
+            assert await code_of(first.allocate_producer_ids()) is ErrorCode.NOT_CONTROLLER
             seen = asyncio.Event()
             first.on_change(lambda delta: seen.set() if delta.created else None)
             await second.create_topics([TopicSpec("t", 4)])
@@ -610,7 +618,7 @@ def test_a_broker_that_is_not_registered_at_the_moment_is_still_told_to_its_clie
 ) -> None:
     async def scenario() -> None:
         async with place.broker() as cluster:
-            assert [broker.id for broker, _ in cluster.endpoints("PLAINTEXT")] == [1]
+            ((_, told),) = cluster.endpoints("PLAINTEXT")
             other = place.store()
             await other.commit([], [Delete(live_key(1))])
             await other.close()
@@ -618,6 +626,6 @@ def test_a_broker_that_is_not_registered_at_the_moment_is_still_told_to_its_clie
                 assert cluster.endpoints("PLAINTEXT")
                 await asyncio.sleep(0)
             ((broker, endpoint),) = cluster.endpoints("PLAINTEXT")
-            assert (broker.id, endpoint) == (1, LISTENERS["PLAINTEXT"])
+            assert (broker.id, endpoint) == (1, told)
 
     run(scenario())

@@ -7,7 +7,6 @@ import penstock
 from penstock.model.configs import BROKER_SETTINGS, TOPIC_SETTINGS, Setting
 
 _NEVER_ASKED_FOR = {
-    "unclean.leader.election.enable",  # only with replicas can one be out of sync
     "group.consumer.min.heartbeat.interval.ms",  # bounds of other settings, checked when they are read
     "group.consumer.max.heartbeat.interval.ms",
     "group.consumer.min.session.timeout.ms",

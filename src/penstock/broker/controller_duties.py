@@ -1,0 +1,198 @@
+"""What the controller does unasked: it admits brokers, puts others in the place of lost ones, and lets them leave in peace.
+
+Everything is decided from the image, so that a new controller goes on where the last one stopped.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from penstock.broker.committer import Committer
+from penstock.broker.view import View
+from penstock.metadata.controller import remove_orphans
+from penstock.metadata.decisions import Decision
+from penstock.metadata.image import BrokerInfo, Delta
+from penstock.metadata.registration import (
+    broker_lost,
+    brokers_to_register,
+    lost_brokers,
+    register_broker,
+    unfence_broker,
+)
+from penstock.metadata.store import Revision
+from penstock.metadata.values import registration_key
+from penstock.model.errors import BrokerError, ErrorCode
+
+_log = logging.getLogger(__name__)
+
+
+class Report(NamedTuple):
+    """What a broker last said of itself."""
+
+    epoch: int
+    applied: int  # the revision of its image
+
+
+class Standing(NamedTuple):
+    """What the controller answers to it."""
+
+    is_caught_up: bool
+    is_fenced: bool
+    should_shut_down: bool
+
+
+class Duties:
+    """`wake` brings about the next `attend`. Only the membership that holds the office calls it."""
+
+    def __init__(
+        self, view: View, committer: Committer, wake: Callable[[], None], *, patience_ms: int
+    ) -> None:
+        self._view = view
+        self._committer = committer
+        self._wake = wake
+        self._patience_s: Final = patience_ms / 1000  # for brokers that start as we do (C4)
+        self._reports: dict[int, Report] = {}
+        self._leaving: dict[int, int] = {}  # the session that a broker wishes to end
+        self._handed_over: dict[int, Revision] = {}  # when it led nothing any more
+        self._seen_to_start: set[int] = set()
+        self._waits_until_s = 0.0
+        view.on_change(self._notice)
+
+    async def begin(self, *, is_cold: bool) -> None:
+        """The office is ours. At a cold start the others are given time to come back (C4)."""
+        self._reports.clear()
+        self._leaving.clear()
+        self._handed_over.clear()
+        loop = asyncio.get_running_loop()
+        if is_cold:
+            self._waits_until_s = loop.time() + self._patience_s
+            loop.call_later(self._patience_s, self._wake)
+        await self._committer.commit_all(lambda: remove_orphans(self._view.image))
+
+    async def attend(self) -> None:
+        for broker_id in brokers_to_register(self._view.image):
+            await self._register(broker_id)
+        for broker_id in lost_brokers(self._view.image):
+            if not self._is_waited_for(broker_id):
+                await self._replace(broker_id)
+        for broker_id in self._to_unfence():
+            await self._unfence(broker_id)
+        for broker_id in list(self._leaving):
+            await self._let_go(broker_id)
+
+    # what brokers report
+
+    def heartbeat(
+        self, broker_id: int, epoch: int, applied: int, *, wants_to_leave: bool
+    ) -> Standing:
+        """C6: how far a broker is, and whether it may take part or leave. Says nothing of its life."""
+        broker = self._registered(broker_id, epoch)
+        self._reports[broker_id] = Report(epoch, applied)
+        if wants_to_leave and broker_id not in self._handed_over:
+            self._leaving[broker_id] = epoch
+            self._wake()
+        elif broker.fenced and self._is_caught_up(broker_id):
+            self._wake()
+        return Standing(
+            self._is_caught_up(broker_id),
+            broker.fenced,
+            wants_to_leave and self._may_leave(broker_id),
+        )
+
+    def applied(self, broker_id: int) -> int:
+        """The revision that a running broker is known to have taken in."""
+        if broker_id == self._view.broker_id:
+            return self._view.image.revision
+        report, broker = self._reports.get(broker_id), self._view.image.brokers.get(broker_id)
+        if report is None or broker is None or report.epoch != broker.epoch:
+            return 0
+        return report.applied
+
+    def _registered(self, broker_id: int, epoch: int) -> BrokerInfo:
+        if not self._committer.holds_office:
+            raise BrokerError("this broker is not the controller", ErrorCode.NOT_CONTROLLER)
+        broker = self._view.image.brokers.get(broker_id)
+        if broker is None or broker_id not in self._view.image.registrations:
+            raise BrokerError(
+                f"broker {broker_id} is not registered yet", ErrorCode.BROKER_ID_NOT_REGISTERED
+            )
+        if broker.epoch != epoch:
+            raise BrokerError(
+                f"broker {broker_id} has epoch {broker.epoch}, not {epoch}",
+                ErrorCode.STALE_BROKER_EPOCH,
+            )
+        return broker
+
+    def _is_caught_up(self, broker_id: int) -> bool:
+        registered_at = self._view.image.key_revisions.get(registration_key(broker_id), 0)
+        return self.applied(broker_id) >= registered_at
+
+    # coming
+
+    async def _register(self, broker_id: int) -> None:
+        self._leaving.pop(broker_id, None)
+        self._handed_over.pop(broker_id, None)
+
+        def decide() -> list[Decision[None]]:
+            return register_broker(self._view.image, broker_id, self._view.rules)
+
+        if await self._committer.commit_all(decide):
+            _log.info("broker-registered broker=%d", broker_id)
+
+    def _to_unfence(self) -> list[int]:
+        image = self._view.image
+        return [
+            broker.id
+            for broker in image.brokers.values()
+            if broker.fenced
+            and broker.id in image.live
+            and image.registrations[broker.id].epoch == broker.epoch
+            and not broker.in_controlled_shutdown
+            and self._is_caught_up(broker.id)
+        ]
+
+    async def _unfence(self, broker_id: int) -> None:
+        def decide() -> list[Decision[None]]:
+            return unfence_broker(self._view.image, broker_id, self._view.rules)
+
+        if await self._committer.commit_fast(decide):
+            _log.info("broker-admitted broker=%d", broker_id)
+
+    # going
+
+    def _is_waited_for(self, broker_id: int) -> bool:
+        """At a cold start, unless it came and went since."""
+        still = asyncio.get_running_loop().time() < self._waits_until_s
+        return still and broker_id not in self._seen_to_start
+
+    async def _replace(self, broker_id: int) -> None:
+        def decide() -> Sequence[Decision[None]]:
+            return broker_lost(self._view.image, broker_id, self._view.rules)
+
+        done = await self._committer.commit_fast(decide)
+        self._reports.pop(broker_id, None)
+        _log.warning("broker-lost broker=%d commits=%d", broker_id, len(done))
+
+    async def _let_go(self, broker_id: int) -> None:
+        """O1: others lead what it led; it is told to go once they all know."""
+        broker = self._view.image.brokers.get(broker_id)
+        epoch = self._leaving.pop(broker_id)
+        if broker is None or broker.epoch != epoch:
+            return
+
+        self._handed_over[broker_id] = self._view.image.revision
+        _log.info("broker-leaving broker=%d", broker_id)
+
+    def _may_leave(self, broker_id: int) -> bool:
+        moved_at = self._handed_over.get(broker_id)
+        others = [it.id for it in self._view.image.usable_brokers() if it.id != broker_id]
+        return moved_at is not None and all(self.applied(other) >= moved_at for other in others)
+
+    def _notice(self, delta: Delta) -> None:
+        image = self._view.image
+        for broker_id in delta.brokers:
+            own = image.brokers.get(self._view.broker_id)
+            other = image.brokers.get(broker_id)
+            if own is not None and other is not None and 0 < own.epoch < other.epoch:
+                self._seen_to_start.add(broker_id)

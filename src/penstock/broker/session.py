@@ -1,0 +1,217 @@
+"""This broker's session: a key in the store that lives as long as its lease is kept.
+
+Lost is a session whose key is gone or another's, or whose lease has ended (B4). What is lost is said at
+once; that the store cannot be reached is no loss (B5).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+from uuid import uuid4
+
+from penstock.broker.image_feed import ImageFeed
+from penstock.broker.keeper import Keeper
+from penstock.metadata.image import BrokerInfo, Delta
+from penstock.metadata.store import (
+    NO_REVISION,
+    Ambiguous,
+    Committed,
+    Compare,
+    Conflict,
+    LeaseId,
+    MetadataStore,
+    Put,
+    Revision,
+    StoreError,
+)
+from penstock.metadata.values import (
+    Endpoint,
+    LiveBroker,
+    decode,
+    decode_live,
+    encode_live,
+    live_key,
+)
+
+_log = logging.getLogger(__name__)
+
+_LOOKS: Final = 8  # at a broker that has our id, over two of its sessions: it may turn out dead
+_CHECK_S: Final = 1.0
+_CLEAN: Final = "clean"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who this broker is, and how its last run ended."""
+
+    broker_id: int
+    directory_id: str
+    session_timeout_ms: int
+    rack: str | None = None
+    last_shutdown: str = _CLEAN
+    previous_epoch: int = 0
+
+
+class Session:
+    def __init__(self, store: MetadataStore, feed: ImageFeed, identity: Identity) -> None:
+        self.epoch = NO_REVISION  # none: not registered
+        self.lease: LeaseId | None = None
+        self.identity = identity
+        self.admitted = asyncio.Event()
+        self._store = store
+        self._feed = feed
+        self._key: Final = live_key(identity.broker_id)
+        self._listeners: Mapping[str, Endpoint] = {}
+        self._last_shutdown = identity.last_shutdown
+        self._previous_epoch = identity.previous_epoch
+        self._when_opened: list[Callable[[Revision], None]] = []
+        self._when_lost: list[Callable[[], None]] = []
+        self._check_now = asyncio.Event()
+        self._keeper = Keeper(
+            store,
+            identity.session_timeout_ms,
+            on_gone=self._lease_gone,
+            on_stall=self._check_now.set,
+        )
+        feed.listen(self._notice)
+
+    @property
+    def own(self) -> BrokerInfo:
+        """This broker as it knows itself, whatever the others think."""
+        identity, epoch = self.identity, self.epoch
+        return BrokerInfo(
+            identity.broker_id,
+            epoch,
+            self._listeners,
+            identity.rack,
+            epoch == NO_REVISION,
+            identity.directory_id,
+        )
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the store has heard of us within the session's own time."""
+        return self._keeper.is_connected
+
+    def on_opened(self, callback: Callable[[Revision], None]) -> None:
+        self._when_opened.append(callback)
+
+    def on_lost(self, callback: Callable[[], None]) -> None:
+        self._when_lost.append(callback)
+
+    async def open(self, listeners: Mapping[str, Endpoint] | None = None) -> None:
+        """Returns when the image holds the new session. The controller has yet to admit it."""
+        self._listeners = self._listeners if listeners is None else listeners
+        self.lease = lease = await self._store.grant(self.identity.session_timeout_ms)
+        self._keeper.hold(lease)
+        for _ in range(_LOOKS):
+            outcome = await self._announce(lease)
+            if isinstance(outcome, Committed):
+                await self._opened(outcome.revision)
+                return
+            await self._displace()
+        await self._store.revoke(lease)
+        raise StoreError(
+            f"broker id {self.identity.broker_id} is taken by another running broker: give this one another"
+        )
+
+    async def close(self) -> None:
+        self.epoch = NO_REVISION
+        await self._keeper.stop()
+        if self.lease is not None:
+            await self._store.revoke(self.lease)
+
+    async def check_for_ever(self) -> None:
+        """That a lease was kept proves nothing: the key itself is read as well (B4)."""
+        pause_s = min(_CHECK_S, self.identity.session_timeout_ms / 2000)
+        while True:
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._check_now.wait()
+            except TimeoutError:
+                pass
+            self._check_now.clear()
+            try:
+                await self._check_key()
+            except StoreError as error:
+                _log.warning("session-unchecked error=%s", error)
+
+    async def _check_key(self) -> None:
+        epoch = self.epoch
+        if epoch == NO_REVISION:
+            return
+        entry = await self._store.read(self._key)
+        if self.epoch == epoch and (entry is None or entry.create_revision != epoch):
+            self._lose()
+
+    def _notice(self, delta: Delta) -> None:
+        if self.identity.broker_id in delta.brokers and self.epoch != NO_REVISION:
+            self._compare_with_image()
+
+    def _compare_with_image(self) -> None:
+        image = self._feed.image
+        known = image.brokers.get(self.identity.broker_id)
+        if image.revision < self.epoch:
+            return
+        if known is None or known.epoch != self.epoch:
+            self._lose()
+        elif not known.fenced:
+            self.admitted.set()
+
+    def _lease_gone(self, lease: LeaseId) -> None:
+        if lease == self.lease:
+            self._lose()
+
+    def _lose(self) -> None:
+        if self.epoch == NO_REVISION:
+            return
+        _log.warning("session-lost broker=%d epoch=%d", self.identity.broker_id, self.epoch)
+        self.epoch = NO_REVISION
+        self.admitted.clear()
+        for callback in self._when_lost:
+            callback()
+
+    # opening
+
+    async def _announce(self, lease: LeaseId) -> Committed | Conflict:
+        identity = self.identity
+        live = LiveBroker(
+            incarnation=uuid4().hex,
+            listeners=self._listeners,
+            rack=identity.rack,
+            directory_id=identity.directory_id,
+            lease=lease,
+            last_shutdown=self._last_shutdown,
+            previous_epoch=self._previous_epoch,
+        )
+        value = encode_live(live)
+        absent = Compare(self._key, mod_revision=NO_REVISION)
+        try:
+            return await self._store.commit([absent], [Put(self._key, value, lease)])
+        except Ambiguous:
+            entry = await self._store.read(self._key)
+            if entry is None or entry.value != value:
+                raise
+            return Committed(entry.create_revision)
+
+    async def _opened(self, epoch: Revision) -> None:
+        """What we hold from now on is as this session has it, until the process ends."""
+        self.epoch = self._previous_epoch = epoch
+        self._last_shutdown = _CLEAN
+        for callback in self._when_opened:
+            callback(epoch)
+        await self._feed.applied(epoch)
+        self._compare_with_image()
+
+    async def _displace(self) -> None:
+        """Ends the session of an earlier run of ours: we hold the lock on its data. Else waits."""
+        entry = await self._store.read(self._key)
+        if entry is None:
+            return
+        other = decode_live(decode(self._key, entry.value))
+        if other.directory_id == self.identity.directory_id and entry.lease is not None:
+            await self._store.revoke(entry.lease)
+        else:
+            await asyncio.sleep(self.identity.session_timeout_ms / 4000)
