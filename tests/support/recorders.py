@@ -17,14 +17,17 @@ from tests.support.server import PATIENCE_S, until
 _rd: Any = confluent_kafka
 _Error: Any = confluent_kafka.KafkaError
 _CERTAIN: Final = frozenset({_Error._PURGE_QUEUE, _Error.MSG_SIZE_TOO_LARGE})  # never left us
-_HEAD_START: Final = 2000  # messages on their way at most
+_HEAD_START: Final = 20_000  # messages on their way at most
 _TXN_PATIENCE_S: Final = 20.0
 _COMMITTED: Final = "read_committed"
+_LOST_PATIENCE_MS: Final = 4000  # a paused broker keeps its connections, and answers nothing
 _QUIET: Final = {
     "log_level": 0,
     "reconnect.backoff.ms": 10,
     "reconnect.backoff.max.ms": 100,
     "topic.metadata.refresh.fast.interval.ms": 50,
+    "topic.metadata.refresh.interval.ms": 1000,
+    "socket.timeout.ms": _LOST_PATIENCE_MS,
 }
 
 
@@ -88,14 +91,21 @@ class Load(_Worker):
         self._history = history
         self._partitions = partitions
         self._pause_s = 1 / per_second
-        self._acks_ns: list[int] = []
+        self._acks_ns: dict[Partition, list[int]] = {partition: [] for partition in partitions}
         self._sent = 0
-        options = {"enable_idempotence": True, "linger_ms": 5, **config}
-        self._producer = clients.producer(bootstrap, **options)
+        self._last_sent_ns = dict.fromkeys(partitions, 0)  # of those that were acknowledged
+        options = {
+            "enable_idempotence": True,
+            "linger_ms": 5,
+            "request_timeout_ms": _LOST_PATIENCE_MS,
+            "socket_timeout_ms": _LOST_PATIENCE_MS,
+            "topic_metadata_refresh_interval_ms": 1000,
+        }
+        self._producer = clients.producer(bootstrap, **options | config)
 
     @property
     def acked(self) -> int:
-        return len(self._acks_ns)
+        return sum(map(len, self._acks_ns.values()))
 
     def work(self) -> None:
         due_s = time.monotonic()
@@ -118,7 +128,8 @@ class Load(_Worker):
         def delivered(error: Any, message: Any) -> None:
             note_delivery(send, error, message)
             if error is None:
-                self._acks_ns.append(send.acked_ns)
+                self._acks_ns[partition].append(send.acked_ns)
+                self._last_sent_ns[partition] = send.sent_ns
             else:
                 self.errors.append(error)
 
@@ -131,13 +142,23 @@ class Load(_Worker):
         until(lambda: self.acked >= goal or self._death, f"{count} more acknowledgements")
         assert self._death is None, self._death
 
-    def longest_silence_s(self, since_ns: int = 0) -> float:
-        """The longest time without an acknowledgement, up to now or to the end."""
-        times = [since_ns, *(moment for moment in self._acks_ns if moment > since_ns)]
-        if not self._ending.is_set():
-            times.append(time.monotonic_ns())
-        gaps = [after - before for before, after in pairwise(times) if before]
-        return max(gaps, default=0) / 1e9
+    def await_all_partitions(self, since_ns: int) -> None:
+        """Until each has acknowledged a message that was sent after that."""
+        until(
+            lambda: self._death or all(sent > since_ns for sent in self._last_sent_ns.values()),
+            "every partition takes messages",
+        )
+        assert self._death is None, self._death
+
+    def longest_silence_s(self, since_ns: int) -> float:
+        """The longest time from then on in which some partition acknowledged nothing."""
+        now_ns = time.monotonic_ns()
+        found = 0
+        for acks in self._acks_ns.values():
+            later = [moment for moment in acks if moment > since_ns]
+            moments = [since_ns, *later, *([] if self._ending.is_set() else [now_ns])]
+            found = max(found, *(after - before for before, after in pairwise(moments)), 0)
+        return found / 1e9
 
 
 def note_delivery(send: Send, error: Any, message: Any) -> None:
@@ -281,15 +302,18 @@ class Member(_Worker):
         *,
         group: str = "g",
         name: str = "member",
+        must_get_all: bool = True,
         **config: object,
     ) -> None:
+        """`must_get_all`: the checker shall ask it of the group."""
         super().__init__(name)
         self.errors: list[Any] = []
         self.count = 0
         self.commits = 0
         self._session = 0
         self._history = history
-        history.groups.setdefault(group, set()).add(name)
+        if must_get_all:
+            history.groups.setdefault(group, set()).add(name)
         self._consumer = _consumer(
             bootstrap,
             **{

@@ -1,0 +1,107 @@
+"""Clients of every kind at work on a cluster while a test breaks it, and in the end the proof that all was kept."""
+
+import time
+from contextlib import ExitStack
+from random import Random
+from types import TracebackType
+from typing import Final, Self
+
+from tests.support.checker import History, Partition, assert_sound, summary
+from tests.support.cluster import ClusterOfServers
+from tests.support.recorders import Load, Member, Readers, TransactionalLoad, read_logs
+from tests.support.server import PATIENCE_S, until
+
+TOPIC: Final = "t"
+GROUP: Final = "g"
+TRANSACTIONAL_ID: Final = "tx"
+
+
+class Workload:
+    """A topic of three replicas under load from `with` on; `finish` ends the load and checks everything.
+
+    The group and the transactions are optional: they need coordinators, and cost time.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterOfServers,
+        rng: Random,
+        *,
+        partitions: int = 3,
+        per_second: int = 300,
+        group: bool = False,
+        transactions: bool = False,
+    ) -> None:
+        self.cluster = cluster
+        self.history = History()
+        self.partitions: list[Partition] = [(TOPIC, number) for number in range(partitions)]
+        where = cluster.bootstrap
+        self.load = Load(self.history, where, self.partitions, per_second=per_second)
+        self.reader = Readers(self.history, where, self.partitions)
+        self.members = [
+            Member(self.history, where, [TOPIC], group=GROUP, name=f"m{number}")
+            for number in range(2 if group else 0)
+        ]
+        self.transactions = (
+            TransactionalLoad(self.history, where, self.partitions, rng, name=TRANSACTIONAL_ID)
+            if transactions
+            else None
+        )
+        self._stack = ExitStack()
+        self._is_over = False
+
+    def __enter__(self) -> Self:
+        for worker in (self.reader, *self.members, self.load, self.transactions):
+            if worker is not None:
+                self._stack.enter_context(worker)
+        self.await_progress()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            error.add_note(f"so far: {summary(self.history)}")
+        self._stack.__exit__(kind, error, trace)
+        assert self._is_over or error is not None, "`finish` proves it"
+
+    def await_progress(self) -> None:
+        """Until every kind of client got on, and every partition takes messages again."""
+        self.load.await_all_partitions(time.monotonic_ns())
+        if self.transactions is not None:
+            self.transactions.await_more(3)
+        if self.members:
+            goal = sum(member.commits for member in self.members) + 3
+            until(
+                lambda: sum(member.commits for member in self.members) >= goal,
+                "the group goes on reading and committing",
+            )
+
+    def finish(self) -> None:
+        """Ends the load, lets readers come to the end, and asserts that the history is sound."""
+        self.load.end()
+        if self.transactions is not None:
+            self.transactions.end()
+        self.cluster.wait_healthy()
+        read_logs(self.history, self.cluster.bootstrap, self.partitions)
+        total = sum(map(len, self.history.logs.values()))
+        until(lambda: self.reader.count >= total, "the reader comes to the end")
+        self.reader.end()
+        seen = set[bytes]()
+        until(lambda: self._group_saw_all(seen), "the group comes to the end", 2 * PATIENCE_S)
+        for member in self.members:
+            member.end()
+        for topic, partition in self.partitions:
+            self.cluster.check_replicas_agree(topic, partition)
+        self._is_over = True
+        assert_sound(self.history)
+
+    def _group_saw_all(self, seen: set[bytes]) -> bool:
+        if not self.members:
+            return True
+        names = {member.name for member in self.members}
+        seen.update(one.value for one in self.history.seen if one.reader in names)
+        return all(value in seen for log in self.history.logs.values() for _, value in log)
