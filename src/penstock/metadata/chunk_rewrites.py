@@ -62,8 +62,8 @@ def _stepped(
             continue
         if urgency < lowest:
             lowest = urgency
-        epochs = partition.leader_epoch + leader_epoch_step, partition.partition_epoch + 1
-        after.append(PartitionImage(leader, *epochs, *rest))
+        epochs = partition[1] + leader_epoch_step, partition[2] + 1
+        after.append(PartitionImage._make((leader, *epochs, *rest)))
     return lowest, after
 
 

@@ -282,19 +282,36 @@ class ClusterImage:
         text, _, number = rest.partition("/")
         topic_id, chunk = parse_topic_id(text), int(number)
         chunks = self._chunks.setdefault(topic_id, {})
-        self._count(chunks.pop(chunk, ()), (topic_id, chunk), -1)
-        if fields is not None:
-            chunks[chunk] = decode_chunk(fields, self._shared)
-            self._count(chunks[chunk], (topic_id, chunk), 1)
+        old = chunks.pop(chunk, ())
+        new = decode_chunk(fields, self._shared) if fields is not None else ()
+        if new:
+            chunks[chunk] = new
         elif not chunks:
             del self._chunks[topic_id]
+        self._count((topic_id, chunk), old, new)
         name = self._names.get(topic_id)
         if name is not None:
             touched[name] = None
 
-    def _count(self, partitions: Sequence[PartitionImage], chunk: ChunkId, step: int) -> None:
-        if not partitions:
-            return
+    def _count(
+        self, chunk: ChunkId, old: Sequence[PartitionImage], new: Sequence[PartitionImage]
+    ) -> None:
+        if [partition.replicas for partition in old] != [partition.replicas for partition in new]:
+            self._count_replicas(chunk, old, -1)
+            self._count_replicas(chunk, new, 1)
+        counts = self.leader_counts
+        for partition in old:
+            counts[partition.leader] -= 1
+        for partition in new:
+            counts[partition.leader] = counts.get(partition.leader, 0) + 1
+        if [partition for partition in new if partition.adding or partition.removing]:
+            self._moving[chunk] = None
+        else:
+            self._moving.pop(chunk, None)
+
+    def _count_replicas(
+        self, chunk: ChunkId, partitions: Sequence[PartitionImage], step: int
+    ) -> None:
         hosts = Counter(chain.from_iterable([partition.replicas for partition in partitions]))
         for broker_id, count in hosts.items():
             self.replica_counts[broker_id] = self.replica_counts.get(broker_id, 0) + count * step
@@ -303,12 +320,6 @@ class ClusterImage:
                 hosted[chunk] = None
             else:
                 hosted.pop(chunk, None)
-        if step < 0:
-            self._moving.pop(chunk, None)
-        elif any(partition.adding or partition.removing for partition in partitions):
-            self._moving[chunk] = None
-        for broker_id, count in Counter([partition.leader for partition in partitions]).items():
-            self.leader_counts[broker_id] = self.leader_counts.get(broker_id, 0) + count * step
 
     def _take_config(
         self,

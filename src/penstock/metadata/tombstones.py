@@ -14,7 +14,7 @@ def forget_tombstones(
 ) -> list[Decision[None]]:
     """`confirmed` are the deleted topics of which each broker, by its id, has said that it holds nothing more.
 
-    Holds only while no broker was registered since: one that comes back may hold data.
+    Holds only while none of them has registered anew: one that comes back may hold data.
     """
     members = list(image.registrations)
     if not members or not all(broker_id in confirmed for broker_id in members):

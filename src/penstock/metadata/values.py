@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from penstock.metadata.store import StoreError
@@ -142,8 +143,12 @@ def decode_registration(fields: Mapping[str, Any]) -> Registration:
 
 
 def encode_chunk(partitions: Sequence[PartitionImage]) -> bytes:
-    """Rows without names, and without the empty lists at their end: this is the bulk of all metadata."""
-    return encode(p=[_row(partition) for partition in partitions])
+    """Rows without names, and without the empty lists at their end: this is the bulk of all metadata.
+
+    JSON by hand: twice as fast as the library where a broker's loss rewrites every chunk.
+    """
+    rows = ",".join([_row(*partition) for partition in partitions])
+    return f'{{"v":{VERSION},"p":[{rows}]}}'.encode()
 
 
 def decode_chunk(
@@ -165,7 +170,23 @@ def decode_chunk(
     )
 
 
-def _row(partition: PartitionImage) -> Sequence[Any]:
-    if any(partition[5:]):
-        return partition
-    return partition[:5]
+def _row(
+    leader: int,
+    leader_epoch: int,
+    partition_epoch: int,
+    replicas: tuple[int, ...],
+    isr: tuple[int, ...],
+    elr: tuple[int, ...],
+    adding: tuple[int, ...],
+    removing: tuple[int, ...],
+    recovering: bool,
+) -> str:
+    row = f"{leader},{leader_epoch},{partition_epoch},{_ids(replicas)},{_ids(isr)}"
+    if elr or adding or removing or recovering:
+        return f"[{row},{_ids(elr)},{_ids(adding)},{_ids(removing)},{int(recovering)}]"
+    return f"[{row}]"
+
+
+@lru_cache(maxsize=1 << 16)
+def _ids(ids: tuple[int, ...]) -> str:
+    return f"[{','.join(map(str, ids))}]"

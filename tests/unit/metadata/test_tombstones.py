@@ -30,8 +30,8 @@ def test_every_registered_broker_must_have_confirmed_also_one_that_does_not_run(
 def test_a_confirmation_does_not_hold_for_a_broker_that_registers_meanwhile() -> None:
     world = World(THREE)
     gone = deleted(world, "t")
-    (decision,) = forget_tombstones(world.image, dict.fromkeys(THREE, [gone]))
+    (decision,) = forget_tombstones(world.image, dict.fromkeys(THREE, (gone,)))
     world.add_broker(4)
-    assert forget_tombstones(world.image, dict.fromkeys(THREE, [gone])) == []
+    assert forget_tombstones(world.image, dict.fromkeys(THREE, (gone,))) == []
     assert len(decision.compares) == 4
     assert forget_tombstones(World({}).image, {}) == []
