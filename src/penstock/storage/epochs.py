@@ -23,9 +23,10 @@ UNKNOWN_END: Final = EpochEnd(NO_EPOCH, NO_OFFSET)
 class Epochs:
     """Epochs and their start offsets, both growing."""
 
-    __slots__ = ("_epochs", "_starts", "changed", "latest")
+    __slots__ = ("_epochs", "_starts", "changed", "latest", "log_start")
 
-    def __init__(self, entries: list[tuple[int, int]] | None = None) -> None:
+    def __init__(self, entries: list[tuple[int, int]] | None = None, log_start: int = 0) -> None:
+        self.log_start = log_start  # below it epochs were forgotten; a gap there proves nothing
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self.latest = NO_EPOCH
@@ -36,11 +37,6 @@ class Epochs:
 
     def __len__(self) -> int:
         return len(self._epochs)
-
-    @property
-    def first_offset(self) -> int:
-        """Where the oldest epoch that is known begins: the log start, once that has moved."""
-        return self._starts[0] if self._starts else 0
 
     def entries(self) -> list[tuple[int, int]]:
         return list(zip(self._epochs, self._starts, strict=True))
@@ -81,6 +77,7 @@ class Epochs:
 
     def truncate_end(self, next_offset: int) -> None:
         """Forget the epochs that begin at or after the new end of the log."""
+        self.log_start = min(self.log_start, next_offset)
         while self._starts and self._starts[-1] >= next_offset:
             self._drop_last()
 
@@ -89,12 +86,16 @@ class Epochs:
         number = bisect_right(self._starts, start_offset) - 1
         if number >= 0 and self._starts[0] < start_offset:
             del self._epochs[:number], self._starts[:number]
-            self._starts[0] = start_offset
+            self._starts[0] = self.log_start = start_offset
             self.changed = True
 
     def encode(self, truncated_to: int | None) -> bytes:
         """`truncated_to`: how far the log was cut since its recovery point was last written."""
-        content = {"epochs": self.entries(), "truncated_to": truncated_to}
+        content = {
+            "epochs": self.entries(),
+            "log_start": self.log_start,
+            "truncated_to": truncated_to,
+        }
         return sealed.encode(_FORMAT, content)
 
 
@@ -104,6 +105,7 @@ def decode(data: bytes) -> tuple[Epochs, int | None]:
     try:
         entries = [(int(epoch), int(start)) for epoch, start in content["epochs"]]
         truncated_to = content["truncated_to"]
-        return Epochs(entries), None if truncated_to is None else int(truncated_to)
+        epochs = Epochs(entries, int(content.get("log_start", 0)))
+        return epochs, None if truncated_to is None else int(truncated_to)
     except (KeyError, TypeError, ValueError) as error:
         raise sealed.Damaged(f"{_FORMAT}: {error!r}") from error

@@ -42,7 +42,7 @@ def open_log(
     log.adopt(segments, follows, unsynced, has_gaps=past.has_gaps, truncated_to=truncated_to)
     log.adopt_retired(found.retired)
     log.recovery_point = sure_upto
-    start_offset = max(past.start_offset or 0, follows.epochs.first_offset)
+    start_offset = max(past.start_offset or 0, follows.epochs.log_start)
     log.start_offset = max(items[0].base_offset, min(start_offset, next_offset))
     follows.epochs.truncate_start(log.start_offset)
     log.saved_start_offset = past.start_offset or 0

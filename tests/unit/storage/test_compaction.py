@@ -404,3 +404,23 @@ def test_a_segment_that_left_the_log_before_it_was_synced_is_not_looked_for(tmp_
     run(begin(log))
     log.flush()
     assert log.recovery_point == log.next_offset
+
+
+@pytest.mark.parametrize("ending", list(Ending))
+def test_a_log_does_not_start_later_because_its_first_records_are_compacted_away(
+    tmp_path: Path, ending: Ending
+) -> None:
+    """Every offset stays a place where a reader may be, whatever is known of epochs after a crash."""
+    log = _log(tmp_path)
+    write_keys(log, [(b"a", b"1"), (b"a", b"2"), (b"a", b"3"), (b"b", b"1")])
+    run(begin(log))
+    assert read_offsets(log) == [2, 3]
+    log.flush()
+    log.close()
+    for epochs_file in (True, False):
+        if not epochs_file:
+            os.unlink(f"{log.path}/leader-epochs")
+        found = open_compacted(str(tmp_path), Past(ending, 4))
+        assert found.start_offset == 0
+        assert read_offsets(found) == [2, 3]
+        found.close()

@@ -69,6 +69,15 @@ def test_the_file_carries_how_far_the_log_was_cut() -> None:
     assert (found.entries(), cut) == (THREE, 77)
 
 
+def test_the_file_carries_where_the_log_starts_if_that_was_moved() -> None:
+    epochs = Epochs([(2, 50), (5, 100)])
+    assert epochs_file.decode(epochs.encode(None))[0].log_start == 0, "compaction may leave a gap"
+    epochs.truncate_start(120)
+    assert epochs_file.decode(epochs.encode(None))[0].log_start == 120
+    epochs.truncate_end(110)
+    assert epochs_file.decode(epochs.encode(None))[0].log_start == 110
+
+
 @given(st.data())
 def test_a_damaged_file_is_never_believed(data: st.DataObject) -> None:
     whole = Epochs(THREE).encode(None)
