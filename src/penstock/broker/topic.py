@@ -2,7 +2,7 @@
 
 import asyncio
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from penstock.broker.metrics import TopicMetrics
 from penstock.metadata.image import INTERNAL_TOPICS
@@ -14,6 +14,8 @@ from penstock.storage.log import AbortedTxn, Log
 
 if TYPE_CHECKING:
     from penstock.broker.partition import Partition
+
+P_contra = TypeVar("P_contra", contravariant=True)
 
 
 class Isolation(IntEnum):
@@ -54,25 +56,25 @@ class Topic:
         self.sync_each_append = config.flush_messages == 1
 
 
-class Host(Protocol):
+class Host(Protocol[P_contra]):
     """What a partition asks of the broker around it."""
 
     loop: asyncio.AbstractEventLoop
 
-    def open_log(self, partition: "Partition") -> Log: ...
-    def saved_high_watermark(self, partition: "Partition") -> int:
+    def open_log(self, partition: P_contra) -> Log: ...
+    def saved_high_watermark(self, partition: P_contra) -> int:
         """As it was last written down; 0: never."""
 
     def refuse_when_unable(self) -> None:
         """Raise when appends cannot be taken now: the disk is full or the directory is offline."""
 
-    def grew(self, partition: "Partition") -> None:
+    def grew(self, partition: P_contra) -> None:
         """There is more to read: wake who waits at the end of this tick."""
 
-    def has_unsynced(self, partition: "Partition") -> None:
+    def has_unsynced(self, partition: P_contra) -> None:
         """It has been written to for the first time since it was last made durable."""
 
-    def sync_soon(self, partition: "Partition") -> None:
+    def sync_soon(self, partition: P_contra) -> None:
         """Make its tail durable; `synced` is called when it is."""
 
     def disk_is_full(self, error: DiskFull) -> None: ...
@@ -84,11 +86,11 @@ class Host(Protocol):
     def is_awaited(self, broker_id: int, caught_up_ms: int) -> bool:
         """Whether a replica is about to be in sync: it may be, and was up to date a short while ago."""
 
-    def fell_behind(self, partition: "Partition") -> None:
+    def fell_behind(self, partition: P_contra) -> None:
         """Not all of its in-sync replicas have all of its log: see that they do, or leave."""
 
-    def isr_changes(self, partition: "Partition", members: tuple[int, ...]) -> None:
+    def isr_changes(self, partition: P_contra, members: tuple[int, ...]) -> None:
         """Ask the controller for these in-sync replicas."""
 
-    def made_durable(self, partition: "Partition") -> None:
+    def made_durable(self, partition: P_contra) -> None:
         """What its follower has is on the disk, and may be told to the leader."""

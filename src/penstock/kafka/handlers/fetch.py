@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from penstock.broker.partition import Partition, Read
 from penstock.broker.waiters import Waiter
+from penstock.kafka.closest_replica import Redirect, closest_replica
 from penstock.kafka.context import Context
 from penstock.kafka.fetch_sessions import NO_REPLICA, FetchPartition, replica_of
 from penstock.kafka.security import Operation, ResourceType
@@ -31,7 +32,7 @@ _EPOCHS_SINCE_VERSION = 15  # of the brokers that fetch (KIP-903)
 
 _MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
-Outcome = Read | EpochEnd | BrokerError
+Outcome = Read | EpochEnd | Redirect | BrokerError
 
 
 class Look(NamedTuple):
@@ -144,7 +145,7 @@ class Fetch:
                 lacking_bytes = 0  # the answer says it
                 continue
             found.append((wanted, read))
-            if isinstance(read, EpochEnd):
+            if not isinstance(read, Read):
                 lacking_bytes = 0
                 continue
             if read.size_bytes:
@@ -158,8 +159,12 @@ class Fetch:
 
     def _read(
         self, partition: Partition, wanted: FetchPartition, limit: int, *, at_least_one: bool
-    ) -> Read | EpochEnd:
+    ) -> Read | EpochEnd | Redirect:
         if self._replica is None:
+            rack, image = self._request.rack_id, self._context.cluster.image
+            elsewhere = rack and closest_replica(partition, rack, wanted.offset, image)
+            if elsewhere:
+                return elsewhere
             isolation = self._request.isolation_level
             return partition.read(wanted.offset, limit, isolation, at_least_one=at_least_one)
         return partition.read_as_replica(
@@ -232,6 +237,8 @@ class Fetch:
                 data = self._refused(wanted, outcome)
             elif isinstance(outcome, EpochEnd):
                 data = self._diverging(wanted, outcome)
+            elif isinstance(outcome, Redirect):
+                data = self._redirected(wanted, outcome)
             else:
                 data = self._read_data(wanted, outcome)
                 slices += outcome.slices
@@ -270,6 +277,18 @@ class Fetch:
             log_start_offset=wanted.partition.log.start_offset,
             diverging_epoch=EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset),
             aborted_transactions=None,
+            records=b"",
+        )
+
+    def _redirected(self, wanted: FetchPartition, elsewhere: Redirect) -> PartitionData:
+        assert wanted.partition is not None
+        return PartitionData(
+            partition_index=wanted.index,
+            high_watermark=wanted.partition.high_watermark,
+            last_stable_offset=wanted.partition.last_stable_offset,
+            log_start_offset=wanted.partition.log.start_offset,
+            aborted_transactions=None,
+            preferred_read_replica=elsewhere.broker_id,
             records=b"",
         )
 
