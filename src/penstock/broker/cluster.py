@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
+from penstock.broker.auto_topics import creation_request, refusal
 from penstock.broker.commands import DEFAULT_TIMEOUT_MS, Commands, new_id
 from penstock.broker.committer import Committer
 from penstock.broker.controller_duties import Duties
@@ -18,8 +19,9 @@ from penstock.broker.isr_requests import answer, asked_changes
 from penstock.broker.membership import Membership
 from penstock.broker.peers import CONTROL, Peers
 from penstock.broker.session import Identity, Session
+from penstock.broker.upkeep import Upkeep
 from penstock.broker.witness import Witness
-from penstock.metadata.controller import automatic_topic
+from penstock.metadata.controller import TopicSpec, automatic_topic
 from penstock.metadata.image import BrokerInfo, Delta, Endpoint, TopicImage
 from penstock.metadata.store import (
     NO_REVISION,
@@ -29,7 +31,7 @@ from penstock.metadata.store import (
     Revision,
     StoreError,
 )
-from penstock.metadata.values import CONTROLLER, META, encode
+from penstock.metadata.values import CONTROLLER, META, encode, tombstone_key
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.ids import TopicId, format_topic_id
 from penstock.wire.messages.allocate_producer_ids import (
@@ -41,13 +43,17 @@ from penstock.wire.messages.broker_heartbeat import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
 )
+from penstock.wire.messages.create_topics import CreateTopicsResponse
 from penstock.wire.schema import Message
 
 __all__ = ["DEFAULT_TIMEOUT_MS", "Cluster", "Spawn", "new_id"]
 
 _log = logging.getLogger(__name__)
 
+_TOPICS_LANE: Final = "topics"
 _ISR_TIMEOUT_MS: Final = 5_000
+_HAND_OVER_LIMIT_S: Final = 30.0
+_FAREWELL_S: Final = 1.0  # in which clients are told of the new leaders
 _TTLS_OF_PATIENCE: Final = 2  # C4
 
 T = TypeVar("T")
@@ -79,7 +85,10 @@ class Cluster(Commands):
         happened = asyncio.Event()
         self._session = Session(store, feed, identity)
         patience_ms = _TTLS_OF_PATIENCE * identity.session_timeout_ms
-        duties = Duties(self, self._committer, happened.set, patience_ms=patience_ms)
+        self._upkeep = Upkeep(self, self._committer, happened.set)
+        self._duties = duties = Duties(
+            self, self._committer, self._upkeep, happened.set, patience_ms=patience_ms
+        )
         self._membership = Membership(store, feed, self._committer, self._session, duties, happened)
         self._heartbeats = Heartbeats(self, self._session, duties, self.peers)
         self._witness = Witness(store, self, self._session, self.peers, spawn)
@@ -124,8 +133,17 @@ class Cluster(Commands):
         self._run(self._membership.do_duties(), "cluster-duties")
         self._run(self._session.check_for_ever(), "session-check")
         self._run(self._heartbeats.send_for_ever(), "heartbeats")
+        self._run(self._upkeep.balance_for_ever(), "leader-balance")
         self._witness.begin()
         await self._membership.admitted()
+
+    async def hand_over(self) -> None:
+        """Before a stop: returns when others lead what this broker led, and know it (O1). Alone, at once."""
+        if self.epoch == NO_REVISION or not self.config.controlled_shutdown_enable:
+            return
+        led = self.image.leader_counts.get(self.broker_id, 0)
+        if await self._heartbeats.may_leave(_HAND_OVER_LIMIT_S) and led:
+            await asyncio.sleep(_FAREWELL_S)
 
     async def stop(self) -> None:
         """Gives up session and office, and closes the store."""
@@ -198,15 +216,27 @@ class Cluster(Commands):
 
     async def auto_create_topic(self, name: str) -> TopicImage:
         """The topic, which somebody else may have created meanwhile."""
-        (outcome,) = await self.create_topics([automatic_topic(self.image, name, self.rules)])
+        spec = automatic_topic(self.image, name, self.rules)
+        failure = await self._have_created(spec)
         topic = self.image.topics.get(name)
         if topic is not None:
             return topic
-        if isinstance(outcome, BrokerError):
-            raise outcome
-        raise BrokerError(
+        raise failure or BrokerError(
             f"topic '{name}' was deleted at once", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         )
+
+    async def _have_created(self, spec: TopicSpec) -> BrokerError | None:
+        answered = await self.ask_controller(
+            creation_request(spec, DEFAULT_TIMEOUT_MS),
+            CreateTopicsResponse,
+            timeout_ms=DEFAULT_TIMEOUT_MS,
+            lane=_TOPICS_LANE,
+        )
+        if answered is None:
+            (outcome,) = await self.create_topics([spec])
+            return outcome if isinstance(outcome, BrokerError) else None
+        await self._guarded(self.catch_up(), DEFAULT_TIMEOUT_MS)
+        return refusal(answered)
 
     async def next_producer_id(self) -> int:
         """One that no producer of this cluster has had."""
@@ -238,8 +268,14 @@ class Cluster(Commands):
 
     async def confirm_deleted(self, topic_ids: Iterable[TopicId]) -> None:
         """This broker holds no data of those topics any more; once nobody does, their tombstones go."""
-        if self.is_controller and list(self.image.registrations) == [self.broker_id]:
-            await self._forget_tombstones(topic_ids)
+        if self.is_controller:
+            confirmed = {it: self._known_deleted(it) for it in self.image.registrations}
+            await self._forget_tombstones({**confirmed, self.broker_id: set(topic_ids)})
+
+    def _known_deleted(self, broker_id: int) -> list[TopicId]:
+        """Who has taken in that a topic was deleted has put its data away (O4)."""
+        applied, revisions = self._duties.applied(broker_id), self.image.key_revisions
+        return [it for it in self.image.tombstones if revisions[tombstone_key(it)] <= applied]
 
     # what this broker does for others as the controller
 

@@ -5,7 +5,7 @@ Another broker than the controller answers NOT_CONTROLLER.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from penstock.broker.committer import Committer
@@ -26,15 +26,19 @@ from penstock.metadata.controller import (
     create_partitions,
     create_topics,
     delete_topics,
-    forget_tombstones,
 )
 from penstock.metadata.decisions import Decision
+from penstock.metadata.elections import ElectionKind, elect_leaders
 from penstock.metadata.image import PartitionImage, TopicImage
 from penstock.metadata.isr_changes import IsrChange, alter_partition
+from penstock.metadata.partition_edits import Answers
+from penstock.metadata.reassignment import alter_reassignments
+from penstock.metadata.registration import unregister_broker
 from penstock.metadata.store import StoreError, StoreFull
+from penstock.metadata.tombstones import forget_tombstones
 from penstock.metadata.topic_writes import CreatedTopic
 from penstock.model.errors import BrokerError, ErrorCode
-from penstock.model.ids import TopicId, format_topic_id
+from penstock.model.ids import TopicId, TopicPartition, format_topic_id
 
 DEFAULT_TIMEOUT_MS: Final = 30_000
 
@@ -140,12 +144,62 @@ class Commands(View):
             self._committer.commit_each(len(changes), decide), DEFAULT_TIMEOUT_MS
         )
 
-    async def _forget_tombstones(self, topic_ids: Iterable[TopicId]) -> None:
-        confirmed = list(topic_ids)
-        await self._guarded(
-            self._committer.commit_all(lambda: forget_tombstones(self.image, confirmed)),
-            DEFAULT_TIMEOUT_MS,
-        )
+    async def elect_leaders(
+        self,
+        kind: ElectionKind,
+        partitions: Iterable[TopicPartition] | None,
+        *,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    ) -> dict[TopicPartition, BrokerError | None]:
+        """For each partition None, or why it was not elected; of all (None) only where there was reason to."""
+        asked = None if partitions is None else list(partitions)
+
+        def decide() -> Answers:
+            return elect_leaders(self.image, self.rules, kind, asked)
+
+        return await self._answered(decide, timeout_ms)
+
+    async def alter_reassignments(
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allow_factor_change: bool = True,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    ) -> dict[TopicPartition, BrokerError | None]:
+        """For each partition None, or why it stays; a target of None calls a move off."""
+
+        def decide() -> Answers:
+            return alter_reassignments(
+                self.image, self.rules, targets, allow_factor_change=allow_factor_change
+            )
+
+        return await self._answered(decide, timeout_ms)
+
+    async def unregister_broker(self, broker_id: int) -> None:
+        def decide() -> list[Decision[None]]:
+            return unregister_broker(self.image, broker_id, self.rules)
+
+        await self._guarded(self._committer.commit_all(decide), DEFAULT_TIMEOUT_MS)
+
+    async def _forget_tombstones(self, confirmed: Mapping[int, Collection[TopicId]]) -> None:
+        def decide() -> list[Decision[None]]:
+            return forget_tombstones(self.image, confirmed)
+
+        if decide():
+            await self._guarded(self._committer.commit_all(decide), DEFAULT_TIMEOUT_MS)
+
+    async def _answered(
+        self, ask: Callable[[], Answers], timeout_ms: int
+    ) -> dict[TopicPartition, BrokerError | None]:
+        answers = Answers()
+
+        def decide() -> list[Decision[None]]:
+            nonlocal answers
+            answers = ask()
+            return answers.decisions
+
+        await self._guarded(self._committer.commit_fast(decide), timeout_ms)
+        return answers.errors
 
     async def _one(
         self, decide: Callable[[], Decision[T]], validate_only: bool, timeout_ms: int

@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from penstock.broker.committer import Committer
+from penstock.broker.upkeep import Upkeep
 from penstock.broker.view import View
 from penstock.metadata.controller import remove_orphans
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import BrokerInfo, Delta
 from penstock.metadata.registration import (
+    begin_shutdown,
     broker_lost,
     brokers_to_register,
     lost_brokers,
@@ -46,10 +48,17 @@ class Duties:
     """`wake` brings about the next `attend`. Only the membership that holds the office calls it."""
 
     def __init__(
-        self, view: View, committer: Committer, wake: Callable[[], None], *, patience_ms: int
+        self,
+        view: View,
+        committer: Committer,
+        upkeep: Upkeep,
+        wake: Callable[[], None],
+        *,
+        patience_ms: int,
     ) -> None:
         self._view = view
         self._committer = committer
+        self._upkeep = upkeep
         self._wake = wake
         self._patience_s: Final = patience_ms / 1000  # for brokers that start as we do (C4)
         self._reports: dict[int, Report] = {}
@@ -80,6 +89,7 @@ class Duties:
             await self._unfence(broker_id)
         for broker_id in list(self._leaving):
             await self._let_go(broker_id)
+        await self._upkeep.attend()
 
     # what brokers report
 
@@ -181,6 +191,11 @@ class Duties:
         if broker is None or broker.epoch != epoch:
             return
 
+        def decide() -> Sequence[Decision[None]]:
+            return begin_shutdown(self._view.image, broker_id, self._view.rules)
+
+        while decide():  # once more: until the registration said so, leaders could take it back
+            await self._committer.commit_fast(decide)
         self._handed_over[broker_id] = self._view.image.revision
         _log.info("broker-leaving broker=%d", broker_id)
 

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 from penstock.kafka.context import Context
+from penstock.kafka.forwarding import at_controller
 from penstock.model.errors import BrokerError
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.fields import NEVER, Chunk
@@ -28,11 +29,14 @@ class Api(Generic[Request, Response]):
         refuse: Refuse[Request, Response],
         *,
         pipelined: bool,
+        forwarded: bool,
     ) -> None:
         self.key = key
         self.name = request.__name__.removesuffix("Request")
         self.min_version, self.max_version = versions
-        self.handle = handle
+        self.carry_out = handle
+        self.handle = at_controller(response, handle) if forwarded else handle
+        self.forwarded = forwarded  # only the controller carries it out
         self.refuse = refuse
         self.pipelined = pipelined  # later requests may begin while its answer is still awaited
         self._flexible_header_from = (
@@ -68,6 +72,7 @@ def row(
     *,
     refuse: Refuse[Request, Response] | None = None,
     pipelined: bool = False,
+    forwarded: bool = False,
 ) -> Api[Any, Any]:
     """One row. Its own type variables make mypy match the handler with the request."""
 
@@ -87,4 +92,5 @@ def row(
         handle,
         refuse or refuse_whole,
         pipelined=pipelined,
+        forwarded=forwarded,
     )

@@ -35,6 +35,7 @@ from penstock.kafka.handlers import (
     describe_user_scram_credentials,
     elect_leaders,
     end_txn,
+    envelope,
     fetch,
     find_coordinator,
     heartbeat,
@@ -55,6 +56,7 @@ from penstock.kafka.handlers import (
     produce,
     sync_group,
     txn_offset_commit,
+    unregister_broker,
     write_txn_markers,
 )
 from penstock.model.errors import ErrorCode
@@ -127,6 +129,7 @@ from penstock.wire.messages.describe_user_scram_credentials import (
 )
 from penstock.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from penstock.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from penstock.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from penstock.wire.messages.fetch import FetchRequest, FetchResponse
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from penstock.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -162,12 +165,20 @@ from penstock.wire.messages.offset_for_leader_epoch import (
 from penstock.wire.messages.produce import ProduceRequest, ProduceResponse
 from penstock.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from penstock.wire.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from penstock.wire.messages.unregister_broker import (
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
 from penstock.wire.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from penstock.wire.schema import Message
 
 
 def _api_versions(request: ApiVersionsRequest, context: Context) -> ApiVersionsResponse:
     return api_versions.handle(request, context, advertised())
+
+
+async def _envelope(request: EnvelopeRequest, context: Context) -> EnvelopeResponse:
+    return await envelope.handle(request, context, APIS)
 
 
 # fmt: off
@@ -189,8 +200,8 @@ _ROWS: tuple[Api[Any, Any], ...] = (
     _api(ApiKey.OFFSET_DELETE, (0, 0), OffsetDeleteRequest, OffsetDeleteResponse, offset_delete.handle),
     _api(ApiKey.CONSUMER_GROUP_HEARTBEAT, (0, 1), ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, consumer_group_heartbeat.handle),
     _api(ApiKey.CONSUMER_GROUP_DESCRIBE, (0, 1), ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, consumer_group_describe.handle, refuse=consumer_group_describe.refuse),
-    _api(ApiKey.CREATE_TOPICS, (2, 7), CreateTopicsRequest, CreateTopicsResponse, create_topics.handle, refuse=create_topics.refuse),
-    _api(ApiKey.DELETE_TOPICS, (1, 6), DeleteTopicsRequest, DeleteTopicsResponse, delete_topics.handle, refuse=delete_topics.refuse),
+    _api(ApiKey.CREATE_TOPICS, (2, 7), CreateTopicsRequest, CreateTopicsResponse, create_topics.handle, refuse=create_topics.refuse, forwarded=True),
+    _api(ApiKey.DELETE_TOPICS, (1, 6), DeleteTopicsRequest, DeleteTopicsResponse, delete_topics.handle, refuse=delete_topics.refuse, forwarded=True),
     _api(ApiKey.DELETE_RECORDS, (0, 2), DeleteRecordsRequest, DeleteRecordsResponse, delete_records.handle, refuse=delete_records.refuse),
     _api(ApiKey.INIT_PRODUCER_ID, (0, 5), InitProducerIdRequest, InitProducerIdResponse, init_producer_id.handle, refuse=init_producer_id.refuse),
     _api(ApiKey.ADD_PARTITIONS_TO_TXN, (0, 5), AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, add_partitions_to_txn.handle, refuse=add_partitions_to_txn.refuse),
@@ -205,17 +216,19 @@ _ROWS: tuple[Api[Any, Any], ...] = (
     _api(ApiKey.CREATE_ACLS, (1, 3), CreateAclsRequest, CreateAclsResponse, create_acls.handle, refuse=create_acls.refuse),
     _api(ApiKey.DELETE_ACLS, (1, 3), DeleteAclsRequest, DeleteAclsResponse, delete_acls.handle, refuse=delete_acls.refuse),
     _api(ApiKey.DESCRIBE_CONFIGS, (1, 4), DescribeConfigsRequest, DescribeConfigsResponse, describe_configs.handle, refuse=describe_configs.refuse),
-    _api(ApiKey.ALTER_CONFIGS, (0, 2), AlterConfigsRequest, AlterConfigsResponse, alter_configs.handle, refuse=alter_configs.refuse),
+    _api(ApiKey.ALTER_CONFIGS, (0, 2), AlterConfigsRequest, AlterConfigsResponse, alter_configs.handle, refuse=alter_configs.refuse, forwarded=True),
     _api(ApiKey.DESCRIBE_LOG_DIRS, (1, 4), DescribeLogDirsRequest, DescribeLogDirsResponse, describe_log_dirs.handle),
-    _api(ApiKey.CREATE_PARTITIONS, (0, 3), CreatePartitionsRequest, CreatePartitionsResponse, create_partitions.handle, refuse=create_partitions.refuse),
-    _api(ApiKey.ELECT_LEADERS, (0, 2), ElectLeadersRequest, ElectLeadersResponse, elect_leaders.handle, refuse=elect_leaders.refuse),
-    _api(ApiKey.INCREMENTAL_ALTER_CONFIGS, (0, 1), IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, incremental_alter_configs.handle, refuse=incremental_alter_configs.refuse),
-    _api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, (0, 1), AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, alter_partition_reassignments.handle),
+    _api(ApiKey.CREATE_PARTITIONS, (0, 3), CreatePartitionsRequest, CreatePartitionsResponse, create_partitions.handle, refuse=create_partitions.refuse, forwarded=True),
+    _api(ApiKey.ELECT_LEADERS, (0, 2), ElectLeadersRequest, ElectLeadersResponse, elect_leaders.handle, refuse=elect_leaders.refuse, forwarded=True),
+    _api(ApiKey.INCREMENTAL_ALTER_CONFIGS, (0, 1), IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, incremental_alter_configs.handle, refuse=incremental_alter_configs.refuse, forwarded=True),
+    _api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, (0, 1), AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, alter_partition_reassignments.handle, forwarded=True),
     _api(ApiKey.LIST_PARTITION_REASSIGNMENTS, (0, 0), ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse, list_partition_reassignments.handle),
     _api(ApiKey.DESCRIBE_CLIENT_QUOTAS, (0, 1), DescribeClientQuotasRequest, DescribeClientQuotasResponse, describe_client_quotas.handle, refuse=describe_client_quotas.refuse),
     _api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, (0, 0), DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse, describe_user_scram_credentials.handle),
     _api(ApiKey.ALTER_PARTITION, (2, 3), AlterPartitionRequest, AlterPartitionResponse, alter_partition.handle),
     _api(ApiKey.BROKER_HEARTBEAT, (0, 2), BrokerHeartbeatRequest, BrokerHeartbeatResponse, broker_heartbeat.handle),
+    _api(ApiKey.ENVELOPE, (0, 0), EnvelopeRequest, EnvelopeResponse, _envelope, pipelined=True),
+    _api(ApiKey.UNREGISTER_BROKER, (0, 0), UnregisterBrokerRequest, UnregisterBrokerResponse, unregister_broker.handle, forwarded=True),
     _api(ApiKey.ALLOCATE_PRODUCER_IDS, (0, 0), AllocateProducerIdsRequest, AllocateProducerIdsResponse, allocate_producer_ids.handle),
     _api(ApiKey.DESCRIBE_CLUSTER, (0, 2), DescribeClusterRequest, DescribeClusterResponse, describe_cluster.handle),
     _api(ApiKey.DESCRIBE_PRODUCERS, (0, 0), DescribeProducersRequest, DescribeProducersResponse, describe_producers.handle, refuse=describe_producers.refuse),

@@ -27,13 +27,17 @@ _OWNERS: Final[Mapping[int, ResourceType]] = {
 def authorize_settings(
     operation: Operation, resource_type: int, name: str, context: Context
 ) -> Resource:
-    """Whose settings these are, once the principal is known to be allowed."""
+    """Whose settings these are, once the principal is known to be allowed.
+
+    A broker answers for itself; settings of any broker are changed by the controller.
+    """
     owner = _OWNERS.get(resource_type, ResourceType.CLUSTER)
     context.authorize(operation, owner, CLUSTER_NAME if owner is ResourceType.CLUSTER else name)
     if resource_type == ConfigResourceType.TOPIC:
         return Resource.TOPIC
     if resource_type == ConfigResourceType.BROKER:
-        _check_broker_name(name, context)
+        if operation is not Operation.ALTER_CONFIGS:
+            _check_broker_name(name, context)
         return Resource.BROKER
     raise BrokerError(
         f"resource type {resource_type} has no settings here; topics (2) and brokers (4) have",

@@ -281,6 +281,19 @@ class BrokerConfig:
         "broker.heartbeat.interval.ms", 500, at_least=1, kafka_default="2000",
         doc="How often a broker tells the controller how far it is.",
     )
+    controlled_shutdown_enable: bool = _broker.boolean(
+        "controlled.shutdown.enable", True, "Whether a broker that stops first has others take over what it leads.",
+    )
+    auto_leader_rebalance_enable: bool = _broker.boolean(
+        "auto.leader.rebalance.enable", True, "Whether preferred leaders are put back from time to time.",
+    )
+    leader_imbalance_check_interval_seconds: int = _broker.long(
+        "leader.imbalance.check.interval.seconds", 300, "How often leaders are balanced.", at_least=1,
+    )
+    leader_imbalance_per_broker_percentage: int = _broker.integer(
+        "leader.imbalance.per.broker.percentage", 10, at_least=0,
+        doc="Share of the partitions that prefer a broker which others may lead.",
+    )
     penstock_refused_means_dead: bool = _broker.boolean(
         "penstock.refused.means.dead", True,
         doc="Whether a broker whose address refuses connections counts as dead at once; not behind a proxy.",

@@ -116,6 +116,8 @@ class Node:
         """End every connection, close every log, and give up the place in the cluster."""
         self._not_ready = "the broker is stopping"
         _log.info("stopping broker=%d", self.config.broker_id)
+        if self._cluster is not None:
+            await self._cluster.hand_over()
         await self._shut_down()
         _log.info("stopped broker=%d", self.config.broker_id)
 
@@ -327,6 +329,7 @@ class Node:
 
 def _open_etcd(url: str, broker_id: int) -> MetadataStore:
     """Who uses no etcd need not have its packages, nor wait for them to load."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else it writes to stderr, in its own form
     try:
         from penstock.metadata.etcd import EtcdStore
         from penstock.metadata.etcd_settings import parse_etcd_url

@@ -1,95 +1,46 @@
-"""AlterPartitionReassignments: where replicas are is where they stay.
-
-Naming the replicas that a partition already has changes nothing and succeeds, as in Kafka. Every
-other target is refused, and so is stopping a move, since none is under way.
-"""
+"""AlterPartitionReassignments: partitions are sent to other replicas, or a move is called off (KIP-455)."""
 
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
-from penstock.metadata.image import ClusterImage, PartitionImage
-from penstock.model.errors import BrokerError, ErrorCode, UnknownTopicOrPartition
+from penstock.kafka.timeouts import patience_ms
+from penstock.model.errors import BrokerError, ErrorCode
+from penstock.model.ids import TopicPartition
 from penstock.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    ReassignablePartition,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
 
 
-def handle(
+async def handle(
     request: AlterPartitionReassignmentsRequest, context: Context
 ) -> AlterPartitionReassignmentsResponse:
     context.authorize(Operation.ALTER, ResourceType.CLUSTER)
-    image = context.cluster.image
+    targets = {
+        TopicPartition(topic.name, partition.partition_index): partition.replicas
+        for topic in request.topics
+        for partition in topic.partitions
+    }
+    outcomes = await context.cluster.alter_reassignments(
+        targets,
+        allow_factor_change=request.allow_replication_factor_change,
+        timeout_ms=patience_ms(request.timeout_ms),
+    )
+    topics: dict[str, ReassignableTopicResponse] = {}
+    for at, error in outcomes.items():
+        topic = topics.setdefault(at.topic, ReassignableTopicResponse(name=at.topic))
+        topic.partitions.append(_answer(at.partition, error))
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
         error_message=None,
-        responses=[
-            ReassignableTopicResponse(
-                name=topic.name,
-                partitions=[
-                    _answer(topic.name, partition, request, image) for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ],
+        responses=list(topics.values()),
     )
 
 
-def _answer(
-    topic: str,
-    asked: ReassignablePartition,
-    request: AlterPartitionReassignmentsRequest,
-    image: ClusterImage,
-) -> ReassignablePartitionResponse:
-    try:
-        current = _find(topic, asked.partition_index, image)
-        if asked.replicas is None:
-            raise BrokerError(
-                f"{topic}-{asked.partition_index} is not being moved",
-                ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
-            )
-        _check_target(asked.replicas, image)
-        if not request.allow_replication_factor_change:
-            _check_factor_is_kept(asked.replicas, current)
-        _check_stays(asked.replicas, current)
-    except BrokerError as error:
-        return ReassignablePartitionResponse(
-            partition_index=asked.partition_index, error_code=error.code, error_message=str(error)
-        )
-    return ReassignablePartitionResponse(partition_index=asked.partition_index, error_message=None)
-
-
-def _find(topic: str, index: int, image: ClusterImage) -> PartitionImage:
-    found = image.topics.get(topic)
-    if found is None or not 0 <= index < len(found.partitions):
-        raise UnknownTopicOrPartition(f"{topic}-{index} does not exist")
-    return found.partitions[index]
-
-
-def _check_target(replicas: list[int], image: ClusterImage) -> None:
-    if not replicas:
-        raise _invalid("the list of replicas is empty")
-    if len(set(replicas)) < len(replicas):
-        raise _invalid(f"a broker is named twice in {replicas}")
-    for broker_id in replicas:
-        if broker_id not in image.brokers:
-            raise _invalid(f"broker {broker_id} is not registered")
-
-
-def _check_factor_is_kept(replicas: list[int], current: PartitionImage) -> None:
-    if len(replicas) != len(current.replicas):
-        raise BrokerError(
-            f"{len(replicas)} replicas would change the replication factor, {len(current.replicas)}",
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-        )
-
-
-def _check_stays(replicas: list[int], current: PartitionImage) -> None:
-    if replicas != list(current.replicas):
-        raise _invalid(f"replicas cannot be moved yet; they are on {list(current.replicas)}")
-
-
-def _invalid(message: str) -> BrokerError:
-    return BrokerError(message, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+def _answer(index: int, error: BrokerError | None) -> ReassignablePartitionResponse:
+    return ReassignablePartitionResponse(
+        partition_index=index,
+        error_code=ErrorCode.NONE if error is None else error.code,
+        error_message=None if error is None else str(error),
+    )

@@ -4,6 +4,7 @@ from typing import Final
 
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
+from penstock.metadata.image import Endpoint
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.wire.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -12,6 +13,7 @@ from penstock.wire.messages.describe_cluster import (
 )
 
 _BROKERS, _CONTROLLERS = 1, 2  # endpoint types of KIP-919
+_NOWHERE: Final = Endpoint("", -1)
 _OPERATIONS_NOT_ASKED_FOR: Final = -(2**31)
 
 
@@ -21,14 +23,34 @@ def handle(request: DescribeClusterRequest, context: Context) -> DescribeCluster
     return DescribeClusterResponse(
         cluster_id=context.cluster.cluster_id,
         controller_id=-1 if controller_id is None else controller_id,
-        brokers=[
-            DescribeClusterBroker(
-                broker_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
-            )
-            for broker, endpoint in context.cluster.endpoints(context.listener)
-        ],
+        brokers=_brokers(context) + (_fenced(context) if request.include_fenced_brokers else []),
         cluster_authorized_operations=_operations(request, context),
     )
+
+
+def _brokers(context: Context) -> list[DescribeClusterBroker]:
+    return [
+        DescribeClusterBroker(
+            broker_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+        )
+        for broker, endpoint in context.cluster.endpoints(context.listener)
+    ]
+
+
+def _fenced(context: Context) -> list[DescribeClusterBroker]:
+    """Registered, and not taking part (KIP-1073); who does not run has no address."""
+    return [
+        DescribeClusterBroker(
+            broker_id=broker.id,
+            host=endpoint.host,
+            port=endpoint.port,
+            rack=broker.rack,
+            is_fenced=True,
+        )
+        for broker in context.cluster.image.brokers.values()
+        if broker.fenced
+        for endpoint in [broker.listeners.get(context.listener, _NOWHERE)]
+    ]
 
 
 def _check_endpoint_type(endpoint_type: int) -> None:

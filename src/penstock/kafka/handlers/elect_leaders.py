@@ -1,11 +1,11 @@
-"""ElectLeaders: a partition that its preferred replica leads needs no election."""
-
-from collections.abc import Iterable
+"""ElectLeaders: preferred leaders are put back, or partitions without one get any replica that runs."""
 
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
-from penstock.metadata.image import PartitionImage, TopicImage
-from penstock.model.errors import BrokerError, ErrorCode, UnknownTopicOrPartition
+from penstock.kafka.timeouts import patience_ms
+from penstock.metadata.elections import ElectionKind
+from penstock.model.errors import BrokerError, ErrorCode
+from penstock.model.ids import TopicPartition
 from penstock.wire.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -13,20 +13,19 @@ from penstock.wire.messages.elect_leaders import (
     ReplicaElectionResult,
 )
 
-_PREFERRED, _UNCLEAN = 0, 1
+Outcomes = dict[TopicPartition, BrokerError | None]
 
 
-def handle(request: ElectLeadersRequest, context: Context) -> ElectLeadersResponse:
+async def handle(request: ElectLeadersRequest, context: Context) -> ElectLeadersResponse:
     try:
         context.authorize(Operation.ALTER, ResourceType.CLUSTER)
-        if request.election_type not in (_PREFERRED, _UNCLEAN):
-            raise BrokerError(
-                f"unknown election type {request.election_type}; 0 is preferred, 1 unclean",
-                ErrorCode.INVALID_REQUEST,
-            )
+        kind = _kind(request.election_type)
+        outcomes = await context.cluster.elect_leaders(
+            kind, _asked_for(request), timeout_ms=patience_ms(request.timeout_ms)
+        )
     except BrokerError as error:
         return _refuse(request, error, has_code=context.version >= 1)
-    return ElectLeadersResponse(replica_election_results=_results(request, context))
+    return ElectLeadersResponse(replica_election_results=_results(outcomes))
 
 
 def refuse(request: ElectLeadersRequest, error: BrokerError) -> ElectLeadersResponse:
@@ -36,72 +35,42 @@ def refuse(request: ElectLeadersRequest, error: BrokerError) -> ElectLeadersResp
 def _refuse(
     request: ElectLeadersRequest, error: BrokerError, *, has_code: bool
 ) -> ElectLeadersResponse:
+    asked = _asked_for(request) or ()
     return ElectLeadersResponse(
         error_code=error.code if has_code else ErrorCode.NONE,
-        replica_election_results=[
-            ReplicaElectionResult(
-                topic=asked.topic,
-                partition_result=[_refused(index, error) for index in asked.partitions],
-            )
-            for asked in request.topic_partitions or ()
-        ],
+        replica_election_results=_results(dict.fromkeys(asked, error)),
     )
 
 
-def _results(request: ElectLeadersRequest, context: Context) -> list[ReplicaElectionResult]:
-    """One result for each partition asked for; of all partitions, only those that lack a leader."""
-    topics = context.cluster.image.topics
-    if request.topic_partitions is not None:
-        return [
-            _elect(request, asked.topic, topics.get(asked.topic), asked.partitions)
-            for asked in request.topic_partitions
-        ]
-    everywhere = [
-        _elect(request, topic.name, topic, range(len(topic.partitions)))
-        for topic in topics.values()
+def _kind(number: int) -> ElectionKind:
+    try:
+        return ElectionKind(number)
+    except ValueError:
+        raise BrokerError(
+            f"unknown election type {number}; 0 is preferred, 1 unclean", ErrorCode.INVALID_REQUEST
+        ) from None
+
+
+def _asked_for(request: ElectLeadersRequest) -> list[TopicPartition] | None:
+    """None: all partitions."""
+    if request.topic_partitions is None:
+        return None
+    return [
+        TopicPartition(asked.topic, index)
+        for asked in request.topic_partitions
+        for index in asked.partitions
     ]
-    for topic in everywhere:
-        topic.partition_result = [
-            result
-            for result in topic.partition_result
-            if result.error_code != ErrorCode.ELECTION_NOT_NEEDED
-        ]
-    return [topic for topic in everywhere if topic.partition_result]
 
 
-def _elect(
-    request: ElectLeadersRequest, name: str, topic: TopicImage | None, indexes: Iterable[int]
-) -> ReplicaElectionResult:
-    results = []
-    for index in indexes:
-        if topic is None or not 0 <= index < len(topic.partitions):
-            error: BrokerError = UnknownTopicOrPartition(f"{name}-{index} does not exist")
-        else:
-            error = _outcome(f"{name}-{index}", topic.partitions[index], request.election_type)
-        results.append(_refused(index, error))
-    return ReplicaElectionResult(topic=name, partition_result=results)
-
-
-def _outcome(name: str, partition: PartitionImage, election_type: int) -> BrokerError:
-    preferred = partition.replicas[0]
-    if election_type == _UNCLEAN:
-        if partition.leader >= 0:
-            return BrokerError(
-                f"{name} is led by broker {partition.leader}", ErrorCode.ELECTION_NOT_NEEDED
+def _results(outcomes: Outcomes) -> list[ReplicaElectionResult]:
+    topics: dict[str, ReplicaElectionResult] = {}
+    for at, error in outcomes.items():
+        topic = topics.setdefault(at.topic, ReplicaElectionResult(topic=at.topic))
+        topic.partition_result.append(
+            PartitionResult(
+                partition_id=at.partition,
+                error_code=ErrorCode.NONE if error is None else error.code,
+                error_message=None if error is None else str(error),
             )
-        return BrokerError(
-            f"{name} has no replica that can lead", ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
         )
-    if partition.leader == preferred:
-        return BrokerError(
-            f"{name} is led by its preferred replica, broker {preferred}",
-            ErrorCode.ELECTION_NOT_NEEDED,
-        )
-    return BrokerError(
-        f"{name}: its preferred replica, broker {preferred}, cannot lead",
-        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-    )
-
-
-def _refused(index: int, error: BrokerError) -> PartitionResult:
-    return PartitionResult(partition_id=index, error_code=error.code, error_message=str(error))
+    return list(topics.values())

@@ -1,0 +1,82 @@
+"""What the controller improves when nothing is broken: internal topics grow with the cluster, moves end, leaders are balanced."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from penstock.broker.committer import Committer
+from penstock.broker.view import View
+from penstock.metadata.decisions import Decision
+from penstock.metadata.elections import balance_leaders, clear_stale_elrs
+from penstock.metadata.image import Delta
+from penstock.metadata.internal_topics import raise_internal_replication
+from penstock.metadata.reassignment import complete_reassignments
+from penstock.metadata.store import StoreError
+from penstock.model.errors import BrokerError
+
+_log = logging.getLogger(__name__)
+
+_MOVES_PER_S: Final = 500  # E6
+
+Decide = Callable[[], Sequence[Decision[None]]]
+
+
+class Upkeep:
+    def __init__(self, view: View, committer: Committer, wake: Callable[[], None]) -> None:
+        self._view = view
+        self._committer = committer
+        self._wake = wake
+        self._settings_changed = True
+        view.on_change(self._notice)
+
+    async def attend(self) -> None:
+        """After brokers came or went, or settings changed."""
+        view = self._view
+        await self._do(
+            "internal-topics-grown",
+            lambda: raise_internal_replication(view.image, view.rules),
+        )
+        await self._do(
+            "reassignments-completed",
+            lambda: complete_reassignments(view.image, view.rules),
+        )
+        if self._settings_changed:
+            self._settings_changed = False
+            await self._do("elrs-cleared", lambda: clear_stale_elrs(view.image, view.rules))
+
+    async def balance_for_ever(self) -> None:
+        """E6: preferred leaders lead again, some at a time."""
+        while True:
+            await asyncio.sleep(self._view.config.leader_imbalance_check_interval_seconds)
+            try:
+                await self._balance()
+            except (BrokerError, StoreError) as error:
+                _log.warning("leaders-not-balanced error=%s", error)
+
+    async def _balance(self) -> None:
+        while self._committer.holds_office and self._view.config.auto_leader_rebalance_enable:
+            if not await self._do("leaders-balanced", self._moves):
+                return
+            await asyncio.sleep(1)
+
+    def _moves(self) -> Sequence[Decision[None]]:
+        return balance_leaders(
+            self._view.image,
+            self._view.rules,
+            max_moves=_MOVES_PER_S,
+            tolerated_percent=self._view.config.leader_imbalance_per_broker_percentage,
+        )
+
+    async def _do(self, event: str, decide: Decide) -> bool:
+        """Whether there was anything to do. To look costs nothing in the store."""
+        if not decide():
+            return False
+        done = await self._committer.commit_all(decide)
+        _log.info("controller-upkeep what=%s chunks=%d", event, len(done))
+        return True
+
+    def _notice(self, delta: Delta) -> None:
+        if delta.broker_configs or any(change.is_reconfigured for change in delta.changed):
+            self._settings_changed = True
+            self._wake()
