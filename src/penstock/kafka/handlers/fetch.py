@@ -161,10 +161,12 @@ class Fetch:
         self, partition: Partition, wanted: FetchPartition, limit: int, *, at_least_one: bool
     ) -> Read | EpochEnd | Redirect:
         if self._replica is None:
-            rack, image = self._request.rack_id, self._context.cluster.image
-            elsewhere = rack and closest_replica(partition, rack, wanted.offset, image)
-            if elsewhere:
-                return elsewhere
+            rack = self._request.rack_id
+            if rack and partition.leadership is not None:
+                image = self._context.cluster.image
+                elsewhere = closest_replica(partition, rack, wanted.offset, image)
+                if elsewhere is not None:
+                    return elsewhere
             isolation = self._request.isolation_level
             return partition.read(wanted.offset, limit, isolation, at_least_one=at_least_one)
         return partition.read_as_replica(
