@@ -20,6 +20,7 @@ if (reason := support.missing()) is not None:
 from penstock.metadata.etcd import EtcdStore
 from penstock.metadata.etcd_rpc import RANGE, EtcdClient, Method
 from penstock.metadata.etcd_settings import parse_etcd_url
+from penstock.metadata.etcd_watch import Watcher
 from penstock.metadata.store import (
     Ambiguous,
     Changes,
@@ -490,4 +491,42 @@ def test_a_closed_store_ends_its_watches_and_says_that_it_is_closed(one: Etcd) -
         with pytest.raises(StoreError, match="is closed"):
             store.renew(LeaseId(1))
 
+    asyncio.run(main())
+
+
+def test_a_watch_of_an_etcd_in_which_nothing_happens_stays_where_it_is(
+    one: Etcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.metadata.etcd_watch._TICK_S", 0.05)
+    opened: list[str] = []
+    open_watch = EtcdClient.open_watch
+
+    def noted(client: EtcdClient, member: str, *rest: Any) -> Any:
+        opened.append(member)
+        return open_watch(client, member, *rest)
+
+    async def main() -> None:
+        async with store_of(one.url(name())) as store:
+            revision = await committed(store, Put("k", b""))
+            answered = asyncio.Event()
+            answers = 0
+            progress = Watcher._progress
+
+            def counted(watcher: Watcher, *rest: Any) -> Any:
+                nonlocal answers
+                answers += 1
+                if answers == 20:
+                    answered.set()
+                return progress(watcher, *rest)
+
+            async def write() -> None:
+                await answered.wait()
+                await committed(store, Put("k", b"new"))
+
+            monkeypatch.setattr(Watcher, "_progress", counted)
+            watch = store.watch("", revision)
+            await asyncio.gather(until(watch, Revision(revision + 1)), write())
+            assert opened == list(one.addresses)
+
+    monkeypatch.setattr(EtcdClient, "open_watch", noted)
     asyncio.run(main())
