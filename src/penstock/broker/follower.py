@@ -33,6 +33,7 @@ _CONNECT_MS: Final = 2000
 _RETRY_S: Final = 0.1
 _LONGEST_RETRY_S: Final = 1.0
 _IN_FLIGHT: Final = 2
+_OFFSET_BYTES: Final = 8  # a batch begins with its offset
 _OUT_OF_DATE: Final = frozenset(  # metadata is on its way to one of the two brokers
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -352,6 +353,8 @@ class Fetcher:
         records = data.records
         if records:
             assert isinstance(records, memoryview), "as the decoder gives them"
+            if int.from_bytes(records[:_OFFSET_BYTES], "big") < partition.log.next_offset:
+                return False  # two requests were under way, and both asked for it
             partition.append_replicated(records)
         partition.learn(data.high_watermark, data.log_start_offset)
         return bool(records)
