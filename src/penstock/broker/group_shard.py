@@ -49,6 +49,7 @@ class GroupShard(LogShard):
 
     def begin(self) -> None:
         """After a replay: every member's session begins anew."""
+        super().begin()
         for group_id, effects in self.core.load(self._clock.monotonic_ms()):
             self._do(group_id, effects)
 

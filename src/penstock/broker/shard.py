@@ -82,7 +82,11 @@ class LogShard:
         return len(self._waiting)
 
     def begin(self) -> None:
-        """After a replay: go on with what the log tells of."""
+        """After a replay: go on with what the log tells of, once that is committed, as all else."""
+        committed = self.partition.committed(self.partition.log.next_offset)
+        if committed is not None:
+            self._in_flight.append([])
+            committed.add_done_callback(self._append_done)
 
     def read(self, work: Callable[[], object]) -> Any:
         """What `work` reads is told only when all of it is committed."""

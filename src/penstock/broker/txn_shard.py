@@ -68,6 +68,7 @@ class TxnShard(LogShard):
 
     def begin(self) -> None:
         """After a replay: finish what was decided."""
+        super().begin()
         for transactional_id, effects in self.core.load(self.now()):
             self._do(transactional_id, effects)
 

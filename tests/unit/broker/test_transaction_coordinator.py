@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,9 @@ def test_nothing_new_begins_before_the_markers_are_written(
         if version == OLD:
             assert session.add("t", 0) == [E.CONCURRENT_TRANSACTIONS]
             assert session.send("t", 0, b"y", version=11) is E.NONE, "still the one that ends"
+            other = next(g for g in "abcd" if partition_for(g, 2) != partition_for("g", 2))
+            code = session.send_offset(other, "t", 6)
+            assert code is E.COORDINATOR_LOAD_IN_PROGRESS, "which old clients try again"
         else:
             assert session.send("t", 0, b"y") is E.CONCURRENT_TRANSACTIONS
             assert session.send_offset("g", "t", 6) is E.CONCURRENT_TRANSACTIONS
@@ -206,6 +210,37 @@ def test_a_record_of_the_future_stops_its_shard_and_no_other(tmp_path: Path) -> 
         until(broker, lambda: not broker.services.transactions.is_loading)
         assert Session(broker, names[0]).initialize() is E.COORDINATOR_NOT_AVAILABLE
         assert Session(broker, names[1]).initialize() is E.NONE
+
+
+@both_versions
+def test_what_was_read_back_is_told_to_nobody_before_it_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """A new leader has records that no other replica may have: it could still lose them."""
+    monkeypatch.setattr(MarkerWriter, "write", _refuse)
+    with broker_context(tmp_path, SETTINGS) as broker:
+        broker.create_topic("t", 2)
+        session = begun(broker, version)
+        assert session.end(committed=True) is E.NONE
+    monkeypatch.undo()
+    committed, gate = Partition.committed, list[asyncio.Future[None]]()
+
+    def not_yet(self: Partition, next_offset: int) -> asyncio.Future[None] | None:
+        if self.name.topic != STATE_TOPIC:
+            return committed(self, next_offset)
+        gate.append(asyncio.get_running_loop().create_future())
+        return gate[-1]
+
+    monkeypatch.setattr(Partition, "committed", not_yet)
+    with broker_context(tmp_path, SETTINGS) as broker:
+        until(broker, lambda: not broker.services.transactions.is_loading)
+        broker.run(asyncio.sleep(0.01))
+        assert state(broker) == "PrepareCommit"
+        assert broker.partition("t").log.next_offset == 1, "no marker"
+        monkeypatch.undo()
+        for waiting in gate:
+            broker.call(partial(waiting.set_result, None))
+        until_seen(broker, committed=True)
 
 
 def test_a_marker_among_the_states_is_no_reason_to_stop(tmp_path: Path) -> None:

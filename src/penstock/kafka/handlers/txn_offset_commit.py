@@ -75,6 +75,8 @@ async def _admit(request: TxnOffsetCommitRequest, context: Context) -> None:
 def _code_for(code: ErrorCode, version: int) -> ErrorCode:
     if code is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_SINCE:
         return ErrorCode.INVALID_TXN_STATE
+    if code is ErrorCode.CONCURRENT_TRANSACTIONS and version < _ADDS_SINCE:
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # which those clients try again
     if version < _MEMBERS_SINCE and code in (
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.UNKNOWN_MEMBER_ID,
