@@ -31,6 +31,7 @@ TRANSACTION: Final = 1
 
 _ASK_PATIENCE_S: Final = 5.0  # of one question; a broker may be cut off
 _LINES_OF_LOG: Final = 80
+_LOG_OF: Final = "the end of the log of broker"
 _QUICK: Final = {  # a cluster is there to be broken: brokers notice as soon as they would for a user
     "broker.session.timeout.ms": "2000",
     "offsets.topic.num.partitions": "3",
@@ -115,8 +116,13 @@ class ClusterOfServers:
         if error is None:
             assert not dead, f"brokers {dead} ended by themselves; {self.log_tail(dead[0])}"
         else:
+            self.explain(error)
+
+    def explain(self, error: BaseException) -> None:
+        """Adds what the brokers said to what went wrong."""
+        if not getattr(error, "__notes__", None) or _LOG_OF not in "".join(error.__notes__):
             for number in self.servers:
-                error.add_note(f"the end of broker {number}'s log:\n{self.log_tail(number)}")
+                error.add_note(f"{_LOG_OF} {number}:\n{self.log_tail(number)}")
 
     # Running ---------------------------------------------------------------------------------
 
@@ -281,7 +287,11 @@ class ClusterOfServers:
     def wait_healthy(self) -> None:
         """Until every partition of every topic has a leader and all of its replicas in sync."""
         self.wait_brokers()
-        until(lambda: not self.unhealthy(), "every partition is healthy")
+        try:
+            until(lambda: not self.unhealthy(), "every partition is healthy")
+        except AssertionError as error:
+            error.add_note("\n".join(self.unhealthy()))
+            raise
 
     def unhealthy(self) -> list[str]:
         """Partitions that lack a leader or replicas in sync, as any broker sees it."""
@@ -293,7 +303,9 @@ class ClusterOfServers:
                 found.append(f"broker {number} does not answer")
                 continue
             found += [
-                f"{topic.name}-{partition.partition_index}: {partition}, says {number}"
+                f"{topic.name}-{partition.partition_index} has leader {partition.leader_id} in "
+                f"epoch {partition.leader_epoch}, replicas {partition.replica_nodes}, "
+                f"in sync {partition.isr_nodes}, says broker {number}"
                 for topic in view.topics
                 for partition in topic.partitions
                 if partition.leader_id < 0
