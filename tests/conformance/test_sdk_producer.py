@@ -163,7 +163,7 @@ def test_a_full_buffer_blocks_and_then_says_so() -> None:
     with pytest.raises(BufferExhausted, match=r"full for 0\.05 s") as full:
         producer.send("t", b"2")
     assert full.value.retriable
-    with pytest.raises(TimedOut, match="1 messages are not acknowledged"):
+    with pytest.raises(TimedOut, match="1 message is not acknowledged"):
         producer.close(0.0)
 
 

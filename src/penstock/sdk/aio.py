@@ -1,26 +1,30 @@
 """AsyncProducer and AsyncConsumer: the same names, awaited. librdkafka works on its own threads; the loop never blocks."""
 
 import asyncio
+import signal
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar
 
+from penstock.sdk import checks
 from penstock.sdk.consumer import Consumer
 from penstock.sdk.delivery import Delivered, Delivery
 from penstock.sdk.errors import BufferExhausted, PenstockError
 from penstock.sdk.message import Message, Place
 from penstock.sdk.positions import Time
-from penstock.sdk.producer import MAX_BLOCK_MS, Headers, Producer
+from penstock.sdk.producer import MAX_BLOCK_MS, Producer
+from penstock.sdk.sending import Headers
+from penstock.sdk.workers import Order, is_async
 
 if TYPE_CHECKING:
-    from penstock.sdk.exactly_once import Transaction
+    from penstock.sdk.database import DatabaseHandler
+    from penstock.sdk.exactly_once import Transaction, Transform
     from penstock.sdk.processing import Summary
     from penstock.sdk.retrying import Backoff, RetryTopics
-    from penstock.sdk.workers import Order
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,6 +48,11 @@ class Waker:
             self._is_called = True
             self._loop.call_soon_threadsafe(self._drain)
 
+    def call(self, call: Callable[[T], object], outcome: T) -> None:
+        """An application's callback, on the loop."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(call, outcome)
+
     def _drain(self) -> None:
         self._is_called = False  # before looking: what comes from now on calls again
         while self._done:
@@ -57,7 +66,7 @@ class Waker:
 
 
 class AsyncDelivery:
-    """A message on its way: `await` it for where it is. Nobody has to: an error that is not awaited is only counted."""
+    """A message on its way: `await` it for where it is. Nobody has to: an error that is not awaited is counted and logged."""
 
     def __init__(self, delivery: Delivery, waker: Waker) -> None:
         self._delivery = delivery
@@ -77,17 +86,43 @@ class AsyncDelivery:
     async def result(self) -> Delivered:
         return await self
 
+    async def exception(self) -> PenstockError | None:
+        """What went wrong; None when the broker has it."""
+        try:
+            await self
+        except PenstockError as error:
+            return error
+        return None
+
+    def add_callback(self, call: Callable[[Delivered], object]) -> Self:
+        """Calls `call(delivered)` on the loop when the broker has it."""
+        self._delivery.add_callback(partial(self._waker.call, call))
+        return self
+
+    def add_errback(self, call: Callable[[PenstockError], object]) -> Self:
+        """Calls `call(error)` on the loop when the message is given up."""
+        self._delivery.add_errback(partial(self._waker.call, call))
+        return self
+
 
 class AsyncProducer:
     """`Producer` for asyncio: `delivery = await producer.send(…)` waits for room only; `await delivery` for the broker.
 
     Give it the arguments of Producer. Use it on the loop it is first used on.
+
+    >>> async def write() -> int:
+    ...     async with AsyncProducer(bootstrap) as producer:
+    ...         delivery = await producer.send("notes", "hello")
+    ...         return (await delivery).offset
+    >>> import asyncio
+    >>> asyncio.run(write())
+    0
     """
 
     def __init__(
         self, bootstrap: str, *, max_block_ms: int = MAX_BLOCK_MS, **settings: Any
     ) -> None:
-        self._max_block_s = max_block_ms / 1000
+        self._max_block_s = checks.number("max_block_ms", max_block_ms, at_least=0) / 1000
         self._may_block = (  # it sleeps, or asks how many partitions there are
             settings.get("rate_limit") is not None
             or settings.get("split_large", False)
@@ -98,6 +133,10 @@ class AsyncProducer:
         self._waker: Waker | None = None
         self._thread = ThreadPoolExecutor(1, "penstock-async-producer")
         self.metrics: Final = self._producer.metrics
+        self.client_id: Final = self._producer.client_id
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._producer)[1:]}"
 
     async def __aenter__(self) -> Self:
         return self
@@ -116,7 +155,7 @@ class AsyncProducer:
         value: Any = None,
         key: Any = None,
         headers: Headers | None = None,
-        timestamp: int = 0,
+        timestamp: Time = 0,
         partition: int | None = None,
     ) -> AsyncDelivery:
         """Hands a message over; waits only while the buffer is full."""
@@ -181,6 +220,11 @@ class AsyncConsumer:
         self._thread = ThreadPoolExecutor(1, "penstock-async-consumer")
         self.consumer: Final = Consumer(bootstrap, topics, **settings)
         self.metrics: Final = self.consumer.metrics
+        self.topics: Final = self.consumer.topics
+        self.group_id: Final = self.consumer.group_id
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self.consumer)[1:]}"
 
     async def __aenter__(self) -> Self:
         return self
@@ -214,33 +258,66 @@ class AsyncConsumer:
                 return message
         return None
 
+    async def poll_many(self, limit: int, timeout: float) -> list[Message]:  # noqa: ASYNC109
+        """Up to `limit` messages, as soon as there is one. Finishes those before."""
+        return await self._on_thread(self.consumer.poll_many, limit, timeout)
+
+    async def subscribe(self, topics: Sequence[str]) -> None:
+        """Reads these from now on, instead of what was given before."""
+        await self._on_thread(self.consumer.subscribe, topics)
+
     def stop(self) -> None:
         """Ends the iteration, or `run`, after the messages in hand."""
         self.consumer.stop()
+
+    def stop_on_signals(self, *numbers: int) -> None:
+        """SIGTERM, or the signals given, call `stop` from now on. Call it on the loop of the main thread."""
+        loop = asyncio.get_running_loop()
+        for number in numbers or (signal.SIGTERM,):
+            loop.add_signal_handler(number, self.stop)
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.consumer.is_stopped
 
     async def close(self) -> None:
         """Commits what is finished, the message in hand included, and leaves the group."""
         await self.__aexit__(None, None, None)
 
     async def commit(self) -> None:
+        """Commits everything handed out so far, the message in hand included."""
         await self._on_thread(self.consumer.commit)
 
+    async def commit_offsets(self, offsets: Mapping[Place, int]) -> None:
+        """Commits these: each is the next message to be read."""
+        await self._on_thread(self.consumer.commit_offsets, offsets)
+
+    async def await_assignment(self, timeout: float = 30.0) -> list[Place]:  # noqa: ASYNC109
+        """Waits until the group has given this consumer partitions."""
+        return await self._on_thread(self.consumer.await_assignment, timeout)
+
     async def assignment(self) -> list[Place]:
+        """The partitions that this consumer reads now."""
         return await self._on_thread(self.consumer.assignment)
 
     async def seek(self, topic: str, partition: int, offset: int) -> None:
+        """The next message of that partition will be the one at `offset`."""
         await self._on_thread(self.consumer.seek, topic, partition, offset)
 
     async def seek_to_time(self, when: Time) -> None:
+        """Goes on, in every partition, with the first message of that time or later."""
         await self._on_thread(self.consumer.seek_to_time, when)
 
     async def pause(self, places: Sequence[Place] | None = None) -> None:
+        """Hands out nothing of these partitions (all, if not given) until `resume`."""
         await self._on_thread(self.consumer.pause, places)
 
     async def resume(self, places: Sequence[Place] | None = None) -> None:
+        """Goes on with these partitions (all, if not given)."""
         await self._on_thread(self.consumer.resume, places)
 
     async def lag(self) -> dict[Place, int]:
+        """How many messages each partition has that were not handed out yet."""
         return await self._on_thread(self.consumer.lag)
 
     async def run(
@@ -248,11 +325,11 @@ class AsyncConsumer:
         handler: AsyncHandler,
         *,
         workers: int = 8,
-        order: "Order" = "key",
+        order: Order = "key",
         retries: int = 5,
         backoff: "Backoff" = 0.1,
         dead_letter: str | None = None,
-        retry_topics: "RetryTopics | None" = None,
+        retry_topics: "RetryTopics | Sequence[float] | None" = None,
         max_in_flight: int = 1000,
         drain_timeout: float = 30.0,
     ) -> "Summary":
@@ -260,17 +337,47 @@ class AsyncConsumer:
         from penstock.sdk.async_workers import run_on_loop
         from penstock.sdk.processing import Options
 
-        options = Options(
-            workers,
-            order,
-            retries,
-            backoff,
-            dead_letter,
-            retry_topics,
-            max_in_flight,
-            drain_timeout,
+        options = Options.of(
+            self.topics,
+            workers=workers,
+            order=order,
+            retries=retries,
+            backoff=backoff,
+            dead_letter=dead_letter,
+            retry_topics=retry_topics,
+            max_in_flight=max_in_flight,
+            drain_timeout_s=drain_timeout,
         )
         return await run_on_loop(self.consumer, handler, options, self._thread)
+
+    async def transform(self, fn: "Transform", *, to: str, **settings: Any) -> int:
+        """Exactly once, as `Consumer.transform` does it; `fn` may be a coroutine function, which runs on this loop."""
+        loop = asyncio.get_running_loop()
+
+        def call(message: Message) -> Any:
+            return asyncio.run_coroutine_threadsafe(fn(message), loop).result()
+
+        chosen = call if is_async(fn) else fn
+        return await self._until_done(partial(self.consumer.transform, chosen, to=to, **settings))
+
+    async def run_in_database(
+        self, connection: Any, handler: "DatabaseHandler", **settings: Any
+    ) -> int:
+        """Exactly once into a database, as `Consumer.run_in_database` does it: plain DB-API, on the consumer's thread."""
+        return await self._until_done(
+            partial(self.consumer.run_in_database, connection, handler, **settings)
+        )
+
+    async def _until_done(self, call: Callable[[], T]) -> T:
+        """When it is cancelled, stops the consumer and waits for what is begun."""
+        running = asyncio.get_running_loop().run_in_executor(self._thread, call)
+        try:
+            await asyncio.wait({running})
+        except asyncio.CancelledError:
+            self.consumer.stop()
+            await asyncio.wait({running})
+            raise
+        return running.result()
 
     async def _on_thread(self, call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         loop = asyncio.get_running_loop()

@@ -6,9 +6,10 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
 from penstock.sdk import dead_letters
+from penstock.sdk.errors import ConfigurationError
 from penstock.sdk.message import Message
 from penstock.sdk.outlet import Outlet
-from penstock.sdk.processing import Engine, Options, Summary, settle
+from penstock.sdk.processing import Engine, Options, Summary, check_handler, settle
 from penstock.sdk.retrying import Again
 from penstock.sdk.tracing import continued, installed_tracer
 from penstock.sdk.workers import Job
@@ -79,7 +80,11 @@ class AsyncAttempts:
             attempt += 1
             try:
                 with continued(self._tracer, dict(job.message.headers) if self._tracer else {}):
-                    await self._handler(job.message)
+                    made: object = self._handler(job.message)
+                    if not isinstance(made, Awaitable):
+                        job.error = _unasked(made)
+                        return
+                    await made
                 job.is_finished = True
                 return
             except Exception as error:  # noqa: BLE001  # the application's: any of them is a failed attempt
@@ -117,7 +122,7 @@ async def run_on_loop(
     consumer: "Consumer", handler: Handler, options: Options, thread: Executor
 ) -> Summary:
     """Ends when the consumer is stopped; when it is cancelled, stops the consumer and waits for what is begun."""
-    options.check()
+    check_handler(handler)
     loop = asyncio.get_running_loop()
     engine = Engine(consumer, options)
     stopping = asyncio.Event()
@@ -145,6 +150,14 @@ async def run_on_loop(
             raise
     running.result()  # raises what ended the run
     return engine.summary
+
+
+def _unasked(made: object) -> ConfigurationError:
+    """A plain function: it has held up the loop while it worked."""
+    return ConfigurationError(
+        f"the handler returned {type(made).__name__}, which cannot be awaited",
+        remedy="give a coroutine function, or use Consumer, whose workers are threads",
+    )
 
 
 def _is_cancelled() -> bool:

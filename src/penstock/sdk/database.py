@@ -4,6 +4,7 @@ A row is moved only from the offset where its reader began: a consumer that has 
 finds the row moved, and its transaction is rolled back.
 """
 
+import sqlite3
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -116,6 +117,19 @@ def _paramstyle(connection: Any) -> str:
     return str(style)
 
 
+def refuse_autocommit(connection: Any) -> None:
+    """A driver that commits after each statement would part the results from their offsets."""
+    commits = getattr(connection, "autocommit", False) is True
+    if isinstance(connection, sqlite3.Connection):
+        legacy = getattr(connection, "autocommit", -1) == -1  # where isolation_level decides
+        commits = commits or (legacy and connection.isolation_level is None)
+    if commits:
+        raise ConfigurationError(
+            "this connection commits after each statement",
+            remedy="turn autocommit off: results and offsets have to be one transaction",
+        )
+
+
 class DatabaseRun:
     """A loop of transactions: take messages, move the rows, call the handler for each, commit."""
 
@@ -131,7 +145,8 @@ class DatabaseRun:
     def run(self, batch: int) -> int:
         """Until the consumer is stopped; how many messages were handled."""
         handled = 0
-        self._consumer.start_from = self._load
+        refuse_autocommit(self._connection)
+        self._consumer.assigned.start_from = self._load
         self._consumer.refuse_parts()
         self._in_transaction(self._table.create)
         try:
@@ -139,7 +154,7 @@ class DatabaseRun:
             while not self._consumer.is_stopped:
                 handled += self._step(self._consumer.poll_many(batch, _POLL_S))
         finally:
-            self._consumer.start_from = None
+            self._consumer.assigned.start_from = None
             self._consumer.reset_books()
         return handled
 

@@ -1,21 +1,25 @@
 """What becomes of one message: a future that librdkafka completes, and the thread that lets it."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from penstock.sdk.errors import PenstockError, TimedOut, from_kafka
+from penstock.sdk.errors import BufferExhausted, PenstockError, TimedOut, from_kafka
 from penstock.sdk.librdkafka import LOGGER
 
 _BUSY_TICK_S: Final = 0.005
 _IDLE_POLL_S: Final = 0.1
 _BUSY_SENDS: Final = 64  # a sender this quick serves its own events
 
+_NO_OFFSET: Final = -1
+_TROUBLE_S: Final = 30.0  # librdkafka tries to connect every 10 s or sooner
+
 _lock: Final = threading.Lock()  # held for the few instructions that add or take waiters
 
 
 class Delivered(NamedTuple):
-    """Where a message is now."""
+    """Where a message is now. With acks=0 nobody knows its offset: it is -1."""
 
     topic: str
     partition: int
@@ -43,10 +47,19 @@ class Delivery:
             self._outcome = message
             self._pump.delivered += 1
         else:
-            self._outcome = from_kafka(error, f"topic {message.topic()!r}")
+            self._outcome = self._pump.explained(from_kafka(error, f"topic {message.topic()!r}"))
             self._pump.failed += 1
+            if self._waiters is None and not error.name().startswith("_PURGE"):  # by abort or close
+                LOGGER.warning("a message is lost, and nobody waits for it: %s", self._outcome)
         if self._waiters is not None:
             self._wake()
+
+    def __repr__(self) -> str:
+        if self._outcome is None:
+            return "<Delivery on its way>"
+        if isinstance(self._outcome, PenstockError):
+            return f"<Delivery failed: {self._outcome}>"
+        return f"<Delivery {_delivered(self._outcome)}>"
 
     @property
     def done(self) -> bool:
@@ -123,16 +136,24 @@ class Delivery:
         self._when_done(lambda _: finished.set())
         self._pump.hurry()
         if not finished.wait(timeout):
-            raise TimedOut(
-                f"the message is not acknowledged after {timeout} s",
-                remedy="it is still on its way: wait longer, or check that the broker is up",
+            raise self._pump.explained(
+                TimedOut(
+                    f"the message is not acknowledged after {timeout} s",
+                    remedy="it is still on its way: wait longer, or check that the broker is up",
+                )
             )
 
 
 def _delivered(outcome: Any) -> Delivered:
     if isinstance(outcome, Delivered):
         return outcome
-    return Delivered(outcome.topic(), outcome.partition(), outcome.offset(), outcome.timestamp()[1])
+    offset = outcome.offset()
+    return Delivered(
+        outcome.topic(),
+        outcome.partition(),
+        _NO_OFFSET if offset is None else offset,
+        outcome.timestamp()[1],
+    )
 
 
 def joined(pump: "Pump", parts: list[Delivery]) -> Delivery:
@@ -154,6 +175,27 @@ def joined(pump: "Pump", parts: list[Delivery]) -> Delivery:
     return whole
 
 
+class Trouble:
+    """librdkafka cannot reach a broker, or is refused there, and goes on trying: what waits in vain says so."""
+
+    def __init__(self) -> None:
+        self._newest: tuple[float, PenstockError] | None = None
+
+    def __call__(self, error: Any) -> None:
+        """The callback that librdkafka reports to."""
+        self._newest = (time.monotonic(), from_kafka(error, "connection"))
+
+    def explained(self, error: PenstockError) -> PenstockError:
+        """The error, with the reason where one is known."""
+        if self._newest is None or not isinstance(error, TimedOut | BufferExhausted):
+            return error
+        noted_s, reason = self._newest
+        if time.monotonic() - noted_s > _TROUBLE_S:
+            return error
+        remedy = reason.remedy or error.remedy
+        return type(error)(f"{error.fact} ({reason.fact})", remedy=remedy, code=error.code)
+
+
 class Pump:
     """Lets librdkafka report: on the sender's own thread while it sends fast, on a thread of its own otherwise.
 
@@ -161,11 +203,12 @@ class Pump:
     reports are served by one thread at a time.
     """
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, trouble: Trouble) -> None:
         from confluent_kafka import KafkaException
 
         self.fatal: PenstockError | None = None  # from now on librdkafka refuses everything
         self._exception: type[Exception] = KafkaException
+        self.explained: Final = trouble.explained
         self.delivered = 0
         self.failed = 0
         self.dropped = 0

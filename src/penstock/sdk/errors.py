@@ -138,6 +138,8 @@ class ProcessingFailed(PenstockError):
 class BrokerRefused(PenstockError):
     """The broker answered with an error that has no class of its own: see `code`."""
 
+    default_remedy = "the broker's log may say more"
+
 
 _KINDS: Final[dict[type[PenstockError], str]] = {
     MessageTooLarge: "MSG_SIZE_TOO_LARGE RECORD_LIST_TOO_LARGE INVALID_MSG_SIZE",
@@ -155,13 +157,30 @@ _KINDS: Final[dict[type[PenstockError], str]] = {
     CommitFailed: "ILLEGAL_GENERATION UNKNOWN_MEMBER_ID REBALANCE_IN_PROGRESS _ASSIGNMENT_LOST _MAX_POLL_EXCEEDED "
     "STALE_MEMBER_EPOCH FENCED_MEMBER_EPOCH",
     Fenced: "_FENCED INVALID_PRODUCER_EPOCH PRODUCER_FENCED FENCED_INSTANCE_ID",
+    Closed: "_PURGE_QUEUE _PURGE_INFLIGHT _DESTROY",
     ConfigurationError: "_INVALID_ARG _NOT_CONFIGURED _CONFLICT",
 }  # fmt: skip
 _KIND_OF: Final = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 
 
+_REMEDIES: Final = {  # where the class's own would not help
+    "INVALID_SESSION_TIMEOUT": "give a session_timeout_ms that the broker permits: group.min.session.timeout.ms "
+    "to group.max.session.timeout.ms",
+    "INVALID_TIMESTAMP": "give milliseconds since 1970 that the topic's message.timestamp.* settings permit",
+    "TOPIC_EXCEPTION": "a topic's name has letters, digits, '.', '_' and '-' only",
+    "UNSUPPORTED_FOR_MESSAGE_FORMAT": "use a newer broker",
+    "_UNKNOWN_PARTITION": "give a partition that the topic has, or none",
+    "_PURGE_QUEUE": "close(), or the end of a transaction, gave it up: it was not sent",
+    "_PURGE_INFLIGHT": "close(), or the end of a transaction, gave it up: it may have arrived",
+    "_STATE": "it is too early or too late for this call: see its documentation",
+}  # fmt: skip
+
+
 def from_kafka(error: Any, place: str) -> PenstockError:
     """librdkafka's error as ours; `place` says what was attempted, such as "topic 'orders'"."""
     kind = _KIND_OF.get(error.name(), BrokerRefused)
-    said = str(error.str()).removeprefix("Broker: ").removeprefix("Local: ")
-    return kind(f"{place}: {said} ({error.name()})", code=int(error.code()))
+    said = str(error.str()).replace("Broker: ", "").replace("Local: ", "")
+    remedy = _REMEDIES.get(error.name(), kind.default_remedy)
+    if place.startswith("topic '"):
+        remedy = remedy.replace("NAME", place.removeprefix("topic '").partition("'")[0])
+    return kind(f"{place}: {said} ({error.name()})", remedy=remedy, code=int(error.code()))

@@ -16,7 +16,8 @@ from penstock.sdk.message import Message
 
 if TYPE_CHECKING:
     from penstock.sdk.consumer import Consumer
-    from penstock.sdk.producer import Headers, Producer
+    from penstock.sdk.producer import Producer
+    from penstock.sdk.sending import Headers
 
 _TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.1

@@ -1,9 +1,11 @@
 """A consumed message. Key and value are deserialized when they are first looked at, so a bad one is its reader's error."""
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 from penstock.sdk.large import Whole
 from penstock.sdk.serializers import Deserializer, deserialize
+from penstock.sdk.tracing import continued, installed_tracer
 
 Place = tuple[str, int]  # topic and partition
 Readers = tuple[Deserializer | None, Deserializer | None]
@@ -43,6 +45,11 @@ class Message:
         return (self._raw.topic(), self._raw.partition())
 
     @property
+    def coordinates(self) -> str:
+        """For people: "orders-0@17"."""
+        return f"{self.topic}-{self.partition}@{self.offset}"
+
+    @property
     def timestamp_ms(self) -> int:
         """Milliseconds since 1970; -1 where the message has none."""
         return int(self._raw.timestamp()[1])
@@ -71,7 +78,7 @@ class Message:
         if read is None:
             return self._raw.key()
         if not hasattr(self, "_key"):
-            self._key = deserialize(read, self._raw.key(), "key")
+            self._key = deserialize(read, self._raw.key(), "key", self.coordinates)
         return self._key
 
     @property
@@ -80,12 +87,17 @@ class Message:
         if read is None:
             return self._raw.value()
         if not hasattr(self, "_value"):
-            self._value = deserialize(read, self._raw.value(), "value")
+            self._value = deserialize(read, self._raw.value(), "value", self.coordinates)
         return self._value
+
+    def trace(self) -> AbstractContextManager[object]:
+        """`with message.trace(): …` goes on with its producer's trace. Without OpenTelemetry it does nothing."""
+        tracer = installed_tracer()
+        return continued(tracer, dict(self.headers) if tracer else {})
 
     def __repr__(self) -> str:
         size = len(self.raw_value or b"")
-        return f"<Message {self.topic}-{self.partition}@{self.offset} {size} bytes>"
+        return f"<Message {self.coordinates} {size} bytes>"
 
 
 class Reassembled:

@@ -1,9 +1,12 @@
 """What a Producer or Consumer knows about its work: as properties, and as Prometheus text. Reading costs; counting does not."""
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
+
+from penstock.sdk.errors import PenstockError
 
 WINDOW_S: Final = 30.0
 
@@ -62,9 +65,13 @@ def exposition(samples: Iterable[Sample], labels: str) -> str:
     penstock_sent_total{client="a"} 3
     """
     return "".join(
-        f"# HELP {name} {text}\n# TYPE {name} {kind}\n{name}{{{labels}}} {value!r}\n"
+        f"# HELP {name} {text}\n# TYPE {name} {kind}\n{name}{{{labels}}} {_value(value)}\n"
         for name, kind, text, value in samples
     )
+
+
+def _value(value: float) -> str:
+    return "NaN" if math.isnan(value) else repr(value)
 
 
 def client_label(name: str) -> str:
@@ -188,8 +195,15 @@ class ConsumerMetrics(_Metrics):
 
     @property
     def lag(self) -> int:
-        """Messages between this consumer and the ends of its partitions."""
+        """Messages between this consumer and the ends of its partitions. Asks the brokers."""
         return sum(self._lag().values())
+
+    def _lag_or_nan(self) -> float:
+        """A page of metrics is wanted most when the brokers do not answer."""
+        try:
+            return self.lag
+        except PenstockError:
+            return math.nan
 
     @property
     def fetch_latency_ms(self) -> float:
@@ -204,7 +218,7 @@ class ConsumerMetrics(_Metrics):
                 ("penstock_consumer_commits_total", "counter", "Commits done.", self.commits),
                 ("penstock_consumer_commit_errors_total", "counter", "Commits refused.", self.commit_errors),
                 ("penstock_consumer_rebalances_total", "counter", "Assignments that changed.", self.rebalances),
-                ("penstock_consumer_lag", "gauge", "Messages behind the ends of the partitions.", self.lag),
+                ("penstock_consumer_lag", "gauge", "Messages behind the ends of the partitions.", self._lag_or_nan()),
                 ("penstock_consumer_fetch_latency_ms", "gauge", "Mean round trip.", self.fetch_latency_ms),
                 ("penstock_consumer_commit_latency_ms", "gauge", "Newest commit.", self.commit_latency_ms),
             ],

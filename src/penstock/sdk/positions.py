@@ -1,22 +1,35 @@
-"""Places in topics: times as milliseconds, where to begin, and librdkafka's own form."""
+"""Places in topics: times as milliseconds, where to begin, and librdkafka's own forms."""
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from penstock.sdk.errors import ConfigurationError
+from penstock.sdk.librdkafka import STATISTICS_INTERVAL_MS
 from penstock.sdk.message import Place
+from penstock.sdk.settings import Role, translate
 
 Time = datetime | int
 
+_FETCH_BACKOFF_MS: Final = (
+    20  # librdkafka's 1000 lets a quick reader wait a second whenever its queue was full
+)
+
 
 def epoch_ms(when: Time) -> int:
-    """Milliseconds since 1970.
+    """Milliseconds since 1970. A datetime without a zone is local time, as everywhere in Python.
 
     >>> from datetime import UTC
     >>> epoch_ms(datetime(2026, 11, 15, tzinfo=UTC))
     1794700800000
     """
-    return int(when.timestamp() * 1000) if isinstance(when, datetime) else int(when)
+    if isinstance(when, datetime):
+        return int(when.timestamp() * 1000)
+    if isinstance(when, bool) or not isinstance(when, int | float):
+        raise ConfigurationError(
+            f"{when!r} is no time", remedy="give a datetime, or milliseconds since 1970"
+        )
+    return int(when)
 
 
 def reset_policy(reset: str | Time) -> str:
@@ -30,6 +43,23 @@ def reset_policy(reset: str | Time) -> str:
             remedy="give 'earliest', 'latest', 'none', a datetime, or milliseconds since 1970",
         )
     return policies[reset]
+
+
+def properties_of(
+    bootstrap: str, group_id: str, reset: str | Time, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What librdkafka is given for a Consumer."""
+    given = translate(Role.CONSUMER, settings)
+    return {
+        "bootstrap.servers": bootstrap,
+        "group.id": group_id,
+        "statistics.interval.ms": STATISTICS_INTERVAL_MS,
+        "fetch.queue.backoff.ms": _FETCH_BACKOFF_MS,
+        **given,
+        "enable.auto.commit": False,  # we know what is finished; librdkafka does not
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": reset_policy(reset),
+    }
 
 
 def partition(place: Place, offset: int | None = None) -> Any:

@@ -6,17 +6,27 @@ handler returned, or when the broker has it in a retry or dead-letter topic.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from penstock.sdk import dead_letters
+from penstock.sdk import checks, dead_letters
 from penstock.sdk.errors import ConfigurationError, ProcessingFailed
 from penstock.sdk.librdkafka import LOGGER
 from penstock.sdk.message import Message, Place
 from penstock.sdk.outlet import Outlet
-from penstock.sdk.retrying import Again, Aside, Backoff, Later, Policy, RetryTopics, Stop
+from penstock.sdk.retrying import (
+    Again,
+    Aside,
+    Backoff,
+    Later,
+    Policy,
+    RetryTopics,
+    Stop,
+    check_backoff,
+    retry_topics_of,
+)
 from penstock.sdk.tracing import continued, installed_tracer
 from penstock.sdk.workers import Books, Job, Lanes, Order, Pool, ThreadPool
 
@@ -43,16 +53,33 @@ class Options:
     max_in_flight: int
     drain_timeout_s: float
 
-    def check(self) -> None:
-        if self.workers < 1 or self.retries < 0 or self.max_in_flight < 1:
+    @classmethod
+    def of(
+        cls,
+        topics: Sequence[str],
+        *,
+        retry_topics: RetryTopics | Sequence[float] | None,
+        **given: Any,
+    ) -> Self:
+        """Those of `run` over these topics, looked at before anything begins."""
+        options = cls(retry_topics=retry_topics_of(retry_topics), **given)
+        checks.whole("workers", options.workers, at_least=1)
+        checks.whole("retries", options.retries, at_least=0)
+        checks.whole("max_in_flight", options.max_in_flight, at_least=1)
+        checks.number("drain_timeout", options.drain_timeout_s, at_least=0)
+        check_backoff(options.backoff)
+        if options.order not in ("key", "partition", "none"):
             raise ConfigurationError(
-                f"workers={self.workers}, retries={self.retries}, max_in_flight={self.max_in_flight}",
-                remedy="workers and max_in_flight are at least 1, retries at least 0",
+                f"order={options.order!r}", remedy="give 'key', 'partition' or 'none'"
             )
-        if self.order not in ("key", "partition", "none"):
+        if options.dead_letter is not None:
+            checks.text("dead_letter", options.dead_letter, remedy="give the name of a topic")
+        if options.dead_letter in topics:
             raise ConfigurationError(
-                f"order={self.order!r}", remedy="give 'key', 'partition' or 'none'"
+                f"dead_letter={options.dead_letter!r} is read by this consumer: its letters would come back for ever",
+                remedy="give another topic",
             )
+        return options
 
     @property
     def policy(self) -> Policy:
@@ -273,7 +300,10 @@ class Attempts:
             attempt += 1
             try:
                 with continued(self._tracer, dict(job.message.headers) if self._tracer else {}):
-                    self._handler(job.message)
+                    made = self._handler(job.message)
+                if isinstance(made, Coroutine):
+                    job.error = _unawaited(made)
+                    return
                 job.is_finished = True
                 return
             except Exception as error:  # noqa: BLE001  # the application's: any of them is a failed attempt
@@ -294,6 +324,15 @@ class Attempts:
         except Exception as failure:  # noqa: BLE001  # it could not be put aside: the run must end
             job.error = failure
         return False
+
+
+def _unawaited(made: "Coroutine[Any, Any, object]") -> ConfigurationError:
+    """A handler that only promises: its message is not handled, and must not be committed."""
+    made.close()
+    return ConfigurationError(
+        f"the handler returned {made!r}, which nobody awaits",
+        remedy="give the coroutine function itself: async def handle(message)",
+    )
 
 
 def settle(
@@ -324,8 +363,15 @@ def settle(
     job.is_finished = True
 
 
+def check_handler(handler: Any) -> None:
+    if not callable(handler):
+        raise ConfigurationError(
+            f"handler={handler!r} cannot be called", remedy="give a function of one message"
+        )
+
+
 def run_on_threads(consumer: "Consumer", handler: Handler, options: Options) -> Summary:
-    options.check()
+    check_handler(handler)
     engine = Engine(consumer, options)
     with Outlet(consumer, options.dead_letter, options.retry_topics) as outlet:
         attempts = Attempts(handler, engine, options, outlet)

@@ -1,67 +1,53 @@
 """Producer: messages in, futures out. The hot path is one function; everything optional leaves it alone."""
 
 import os
+import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from penstock.sdk import large, partitioners
-from penstock.sdk.delivery import Delivery, Pump, joined
+from penstock.sdk import checks, large, partitioners
+from penstock.sdk.delivery import Delivery, Pump, Trouble, joined
 from penstock.sdk.errors import (
     BufferExhausted,
     Closed,
     ConfigurationError,
-    MessageTooLarge,
-    PenstockError,
-    SerializationError,
     TimedOut,
     from_kafka,
 )
-from penstock.sdk.librdkafka import (
-    CONNECTION,
-    STATISTICS_INTERVAL_MS,
-    client_id,
-    connect,
-    errors_of,
-)
+from penstock.sdk.librdkafka import client_id, connect, errors_of
 from penstock.sdk.metrics import ProducerMetrics, Statistics
 from penstock.sdk.partitioners import Partitioner
+from penstock.sdk.positions import Time, epoch_ms
 from penstock.sdk.rate_limit import TokenBucket
+from penstock.sdk.sending import (
+    Headers,
+    Outgoing,
+    chosen_partitioner,
+    connection_of,
+    header_list,
+    max_request_size,
+    properties_of,
+    refusal,
+    split_size,
+    with_trace,
+)
 from penstock.sdk.serializers import Serializer, serialize, serializer
-from penstock.sdk.settings import Role, translate
-from penstock.sdk.tracing import Header, Tracer, installed_tracer
+from penstock.sdk.tracing import Tracer, installed_tracer
 
 if TYPE_CHECKING:
-    from penstock.sdk.exactly_once import Transaction
+    from penstock.sdk.exactly_once import Reader, Transaction
 
-Headers = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
-
-BUFFER_MEMORY: Final = 32 * 2**20
 MAX_BLOCK_MS: Final = 60_000
 _SERVE_EVERY: Final = 64  # sends between two looks at librdkafka's reports: benchmarks/sdk.py
 _ANY_PARTITION: Final = -1
 _FULL_WAIT_S: Final = 0.05
 _EXIT_FLUSH_S: Final = 30.0
-_PART_OVERHEAD_BYTES: Final = (
-    1024  # of a record around its value: our header, lengths, the batch's header
-)
 _PARTITIONS_AGE_S: Final = 60.0
-_DEFAULT_MAX_REQUEST: Final = 1_000_000
 _TRANSACTION_ATTEMPTS: Final = 5
-_ARGUMENTS: Final = frozenset(
-    [
-        "key_serializer",
-        "value_serializer",
-        "partitioner",
-        "max_block_ms",
-        "on_full",
-        "split_large",
-        "rate_limit",
-        "librdkafka",
-    ]
-)
 
 
 class Producer:
@@ -92,24 +78,24 @@ class Producer:
     ) -> None:
         if on_full not in ("block", "drop"):
             raise ConfigurationError(f"on_full={on_full!r}", remedy="give 'block' or 'drop'")
-        self._max_block_s = max_block_ms / 1000
+        self._max_block_s = checks.number("max_block_ms", max_block_ms, at_least=0) / 1000
         self._drops = on_full == "drop"
         self._key_serializer = serializer(key_serializer)
         self._value_serializer = serializer(value_serializer)
-        self._partitioner, built_in = _partitioner(partitioner)
+        self._partitioner, built_in = chosen_partitioner(partitioner)
         self._statistics = Statistics()
         self._tracer: Tracer | None = installed_tracer()
         self._limit = None if rate_limit is None else TokenBucket(rate_limit)
+        self._limit_lock = threading.Lock()
         self.client_id: Final = client_id(settings)
-        self.transactional_id: Final[str | None] = settings.get("transactional_id")
-        properties = _properties(bootstrap, self.client_id, built_in, settings, librdkafka or {})
-        properties["stats_cb"] = self._statistics
-        properties["error_cb"] = self._on_error
-        self.max_request_size: Final = int(
-            properties.get("message.max.bytes", _DEFAULT_MAX_REQUEST)
+        self.transactional_id: Final[str | None] = settings.get("transactional_id") or None
+        properties = properties_of(
+            checks.bootstrap(bootstrap), self.client_id, built_in, settings, librdkafka or {}
         )
-        self._split_at = self.max_request_size - _PART_OVERHEAD_BYTES if split_large else None
-        self._trouble = ""
+        properties["stats_cb"] = self._statistics
+        properties["error_cb"] = self._trouble = Trouble()
+        self.max_request_size: Final = max_request_size(properties)
+        self._split_at = split_size(self.max_request_size) if split_large else None
         self._partition_counts: dict[str, tuple[float, int]] = {}
         self._transactions_ready = False
         self._start(properties)
@@ -120,9 +106,9 @@ class Producer:
 
         self._kafka_exception: type[Exception] = KafkaException
         self._client = connect(Client, properties)
-        self.connection = _connection(properties)
+        self.connection = connection_of(properties)
         self._produce = self._client.produce
-        self._pump = Pump(self._client)
+        self._pump = Pump(self._client, self._trouble)
         self._is_plain = not (
             self._key_serializer
             or self._value_serializer
@@ -139,6 +125,9 @@ class Producer:
             int(properties["queue.buffering.max.kbytes"]) * 1024,
         )
         self._finalizer = weakref.finalize(self, _finish, self._client, self._pump)
+
+    def __repr__(self) -> str:
+        return f"<Producer {self.client_id} at {self.connection['bootstrap.servers']}>"
 
     def __enter__(self) -> Self:
         return self
@@ -157,14 +146,23 @@ class Producer:
         value: Any = None,
         key: Any = None,
         headers: Headers | None = None,
-        timestamp: int = 0,
+        timestamp: Time = 0,
         partition: int | None = None,
     ) -> Delivery:
         """Hands a message over, and returns its future at once; blocks only while the buffer is full.
 
-        A value of None is a tombstone. `timestamp` is in milliseconds since 1970; 0 means now.
+        A value of None is a tombstone. `timestamp` is a datetime, or milliseconds since 1970; 0 means now. An error of
+        a message whose future nobody waits for is counted in `metrics.errors`, and logged.
+
+        >>> with Producer(bootstrap) as producer:
+        ...     delivery = producer.send("letters", "hello", key="k", headers={"from": "me"})
+        ...     first = delivery.add_callback(lambda delivered: None).add_errback(print).result(30)
+        >>> first.topic, first.partition, first.offset
+        ('letters', 0, 0)
         """
         pump = self._pump
+        if not topic:
+            raise ConfigurationError(f"topic={topic!r}", remedy="give the name of a topic")
         if not self._is_plain:
             return self._send_with_options(topic, value, key, headers, timestamp, partition)
         delivery = Delivery(pump)
@@ -176,7 +174,7 @@ class Producer:
                 self._produce(
                     topic, value, key, place, delivery, timestamp=timestamp, headers=headers
                 )
-        except (BufferError, TypeError, self._kafka_exception) as error:
+        except (BufferError, TypeError, ValueError, self._kafka_exception) as error:
             message = (topic, value, key, headers, timestamp, partition)
             return self._send_despite(error, message, delivery)
         pump.sends = sends = pump.sends + 1
@@ -193,8 +191,9 @@ class Producer:
             if not waiting:
                 return
             if deadline_s is not None and time.monotonic() >= deadline_s:
-                raise TimedOut(
-                    f"{waiting} messages are not acknowledged after {timeout} s{self._trouble}"
+                noun = "message is" if waiting == 1 else "messages are"
+                raise self._pump.explained(
+                    TimedOut(f"{waiting} {noun} not acknowledged after {timeout} s")
                 )
 
     def close(self, timeout: float | None = None) -> None:
@@ -207,8 +206,16 @@ class Producer:
             self._produce = _refuse
             _finish(self._client, self._pump, flush_s=0.0)
 
-    def transaction(self, consumer: Any = None) -> "Transaction":
-        """`with producer.transaction(): …`: all of it is seen, or nothing. See `penstock.sdk.exactly_once`."""
+    def transaction(self, consumer: "Reader | None" = None) -> "Transaction":
+        """`with producer.transaction(): …`: all of it is seen, or nothing. See `penstock.sdk.exactly_once`.
+
+        >>> with Producer(bootstrap, transactional_id="till-1") as producer:
+        ...     with producer.transaction():
+        ...         paid = producer.send("payments", "42.50", key="customer-3")
+        ...         booked = producer.send("ledger", "-42.50", key="customer-3")
+        >>> paid.result().topic, booked.result().topic
+        ('payments', 'ledger')
+        """
         from penstock.sdk.exactly_once import Transaction
 
         return Transaction(self, consumer)
@@ -260,7 +267,7 @@ class Producer:
         value: Any,
         key: Any,
         headers: Headers | None,
-        timestamp: int,
+        timestamp: Time,
         partition: int | None,
     ) -> Delivery:
         if self._key_serializer is not None:
@@ -268,9 +275,9 @@ class Producer:
         if self._value_serializer is not None:
             value = serialize(self._value_serializer, value, "value")
         if self._limit is not None:
-            _pause(self._limit)
+            self._pause(self._limit)
         if self._tracer is not None:
-            headers = _with_trace(headers, self._tracer.headers())
+            headers = with_trace(headers, self._tracer.headers())
         if partition is None and self._partitioner is not None:
             partition = self._choose(self._partitioner, topic, key)
         message = (topic, value, key, headers, timestamp, partition)
@@ -280,21 +287,21 @@ class Producer:
 
     def _choose(self, partitioner: Partitioner, topic: str, key: Any) -> int:
         count = self.partition_count(topic)
-        chosen = partitioner(key.encode() if isinstance(key, str) else key, count)
-        if not 0 <= chosen < count:
+        chosen: Any = partitioner(key.encode() if isinstance(key, str) else key, count)
+        if not isinstance(chosen, int) or not 0 <= chosen < count:
             raise ConfigurationError(
                 f"the partitioner chose partition {chosen} of topic {topic!r}, which has 0 to {count - 1}"
             )
         return chosen
 
-    def _send_parts(self, message: "_Message") -> Delivery:
+    def _send_parts(self, message: Outgoing) -> Delivery:
         topic, value, key, headers, timestamp, partition = message
         assert self._split_at is not None
         if partition is None and key is None:  # all parts into one partition
             partition = int.from_bytes(os.urandom(4)) % self.partition_count(topic)
         data = value.encode() if isinstance(value, str) else bytes(value)
         pieces = large.split(data, self._split_at, os.urandom(16))
-        before = _header_list(headers)
+        before = header_list(headers)
         parts = [
             self._enqueue(
                 (
@@ -310,31 +317,32 @@ class Producer:
         ]
         return joined(self._pump, parts)
 
-    def _enqueue(self, message: "_Message") -> Delivery:
+    def _enqueue(self, message: Outgoing) -> Delivery:
         delivery = Delivery(self._pump)
         try:
             self._hand_over(message, delivery)
-        except (BufferError, TypeError, self._kafka_exception) as error:
+        except (BufferError, TypeError, ValueError, self._kafka_exception) as error:
             return self._send_despite(error, message, delivery)
         self._pump.sends = sends = self._pump.sends + 1
         if not sends % _SERVE_EVERY:
             self._pump.serve()
         return delivery
 
-    def _hand_over(self, message: "_Message", delivery: Delivery) -> None:
+    def _hand_over(self, message: Outgoing, delivery: Delivery) -> None:
         topic, value, key, headers, timestamp, partition = message
         place = _ANY_PARTITION if partition is None else partition
         self._produce(topic, value, key, place, delivery, timestamp=timestamp, headers=headers)
 
-    def _send_despite(self, error: Exception, message: "_Message", delivery: Delivery) -> Delivery:
+    def _send_despite(self, error: Exception, message: Outgoing, delivery: Delivery) -> Delivery:
         """The buffer is full: waits for room, or drops. Anything else is the caller's error."""
+        topic, value, key, headers, timestamp, partition = message
+        if isinstance(timestamp, datetime):
+            return self._enqueue((topic, value, key, headers, epoch_ms(timestamp), partition))
         if not isinstance(error, BufferError):
-            raise self._refusal(error, message) from None
+            raise self._pump.fatal or refusal(error, message, self.max_request_size) from None
         if self._drops:
             self._pump.dropped += 1
-            return delivery.fail(
-                BufferExhausted(f"topic {message[0]!r}: dropped, the buffer is full")
-            )
+            return delivery.fail(BufferExhausted(f"topic {topic!r}: dropped, the buffer is full"))
         deadline_s = time.monotonic() + self._max_block_s
         while time.monotonic() < deadline_s:
             self._pump.flush(min(_FULL_WAIT_S, self._max_block_s))
@@ -343,88 +351,15 @@ class Producer:
             except BufferError:
                 continue
             return delivery
-        raise BufferExhausted(
-            f"topic {message[0]!r}: the buffer was full for {self._max_block_s:g} s{self._trouble}"
+        raise self._pump.explained(
+            BufferExhausted(f"topic {topic!r}: the buffer was full for {self._max_block_s:g} s")
         )
 
-    def _refusal(self, error: Exception, message: "_Message") -> PenstockError:
-        topic, value, key, headers, _, _ = message
-        if self._pump.fatal is not None:
-            return self._pump.fatal
-        if isinstance(error, TypeError):
-            return SerializationError(
-                f"topic {topic!r}: {error} (value is {type(value).__name__}, key {type(key).__name__}, "
-                f"headers {type(headers).__name__})",
-                remedy="give bytes or str, or a value_serializer such as 'json'",
-            )
-        ours = from_kafka(error.args[0], f"topic {topic!r}")
-        if isinstance(ours, MessageTooLarge):
-            return MessageTooLarge(
-                f"topic {topic!r}: a message of {len(value or b'') + len(key or b'')} bytes; "
-                f"max_request_size is {self.max_request_size}",
-                code=ours.code,
-            )
-        return ours
-
-    def _on_error(self, error: Any) -> None:
-        self._trouble = f" ({error.str()})"
-
-
-_Message = tuple[str, Any, Any, Headers | None, int, int | None]
-
-
-def _partitioner(choice: Any) -> tuple[Partitioner | None, str]:
-    if callable(choice):
-        return choice, "murmur2_random"
-    if choice == "round_robin":
-        return partitioners.round_robin(), "murmur2_random"
-    if choice not in partitioners.LIBRDKAFKA:
-        names = ", ".join((*partitioners.LIBRDKAFKA, "round_robin"))
-        raise ConfigurationError(
-            f"no partitioner is called {choice!r}", remedy=f"give one of {names}, or a function"
-        )
-    return None, partitioners.LIBRDKAFKA[choice]
-
-
-def _properties(
-    bootstrap: str,
-    name: str,
-    partitioner: str,
-    settings: Mapping[str, Any],
-    raw: Mapping[str, Any],
-) -> dict[str, Any]:
-    given = translate(Role.PRODUCER, {**settings, "client_id": name}, arguments=_ARGUMENTS)
-    is_weak = str(given.get("acks", "all")) not in ("all", "-1")
-    defaults: dict[str, Any] = {
-        "bootstrap.servers": bootstrap,
-        "partitioner": partitioner,
-        "queue.buffering.max.kbytes": BUFFER_MEMORY // 1024,
-        "statistics.interval.ms": STATISTICS_INTERVAL_MS,
-    }
-    if not is_weak:
-        defaults["enable.idempotence"] = True
-    return {**defaults, **given, **raw}
-
-
-def _connection(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """How the broker is reached, for an admin client beside this one."""
-    return {name: value for name, value in properties.items() if name.startswith(CONNECTION)}
-
-
-def _pause(limit: TokenBucket) -> None:
-    wait_s = limit.take(time.monotonic())
-    if wait_s > 0:
-        time.sleep(wait_s)
-
-
-def _header_list(headers: Headers | None) -> list[tuple[str, Any]]:
-    if headers is None:
-        return []
-    return list(headers.items()) if isinstance(headers, Mapping) else list(headers)
-
-
-def _with_trace(headers: Headers | None, trace: list[Header]) -> Headers | None:
-    return [*_header_list(headers), *trace] if trace else headers
+    def _pause(self, limit: TokenBucket) -> None:
+        with self._limit_lock:  # senders of all threads share the rate
+            wait_s = limit.take(time.monotonic())
+        if wait_s > 0:
+            time.sleep(wait_s)
 
 
 def _refuse(*_: Any, **__: Any) -> None:

@@ -1,5 +1,8 @@
 """A token bucket: how long to wait so that a rate is kept on average, with short bursts allowed. Pure: time is an argument."""
 
+from penstock.sdk import checks
+from penstock.sdk.errors import ConfigurationError
+
 
 class TokenBucket:
     """At most `rate` takings a second over any long stretch, and at most `burst` at once. Not thread-safe.
@@ -10,8 +13,10 @@ class TokenBucket:
     """
 
     def __init__(self, rate: float, burst: float | None = None) -> None:
-        if not rate > 0:
-            raise ValueError(f"a rate limit must be above 0, not {rate}")
+        if checks.number("rate_limit", rate, at_least=0) == 0:
+            raise ConfigurationError(
+                "rate_limit=0", remedy="give messages a second, above 0, or None"
+            )
         self._rate = rate
         self._burst = max(1.0, rate / 10 if burst is None else burst)
         self._tokens = self._burst

@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+from penstock.sdk import checks
+from penstock.sdk.errors import ConfigurationError
 
 Backoff = float | Sequence[float] | Callable[[int], float]
 
@@ -25,6 +28,32 @@ class RetryTopics:
 
     def names(self, topic: str) -> list[str]:
         return [self.name(topic, step) for step in range(len(self.delays))]
+
+
+def retry_topics_of(given: RetryTopics | Sequence[float] | None) -> RetryTopics | None:
+    """Delays alone are enough.
+
+    >>> retry_topics_of([10, 60])
+    RetryTopics(delays=(10, 60), suffix='.retry.')
+    """
+    if given is None:
+        return None
+    delays: Any = given.delays if isinstance(given, RetryTopics) else given
+    if isinstance(delays, str) or not isinstance(delays, Sequence) or not delays:
+        raise ConfigurationError(
+            f"retry_topics={given!r}", remedy="give seconds of delay, such as (10, 60)"
+        )
+    for delay in delays:
+        checks.number("a delay of retry_topics", delay, at_least=0)
+    return given if isinstance(given, RetryTopics) else RetryTopics(tuple(given))
+
+
+def check_backoff(backoff: Any) -> None:
+    if callable(backoff):
+        return
+    is_sequence = isinstance(backoff, Sequence) and not isinstance(backoff, str)
+    for seconds in backoff if is_sequence else [backoff]:
+        checks.number("backoff", seconds, at_least=0)
 
 
 @dataclass(frozen=True, slots=True)

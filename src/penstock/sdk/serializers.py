@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
+from penstock.sdk import checks
 from penstock.sdk.errors import ConfigurationError, DeserializationError, SerializationError
 
 Serializer = Callable[[Any], bytes | None]
@@ -12,12 +13,12 @@ Function = TypeVar("Function", Serializer, Deserializer)
 
 
 def to_json(value: Any) -> bytes:
-    """Compact JSON in UTF-8.
+    """Compact JSON in UTF-8. NaN and infinity are refused: JSON has no word for them.
 
     >>> to_json({"name": "Zoë", "age": 7})
     b'{"name":"Zo\\xc3\\xab","age":7}'
     """
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def from_str(value: str) -> bytes:
@@ -56,6 +57,7 @@ def _chosen(
     choice: str | Function | None, table: Mapping[str, Function | None], what: str
 ) -> Function | None:
     if not isinstance(choice, str):
+        checks.function(what, choice)
         return choice
     if choice not in table:
         raise ConfigurationError(
@@ -70,20 +72,27 @@ def serialize(make: Serializer, value: Any, what: str) -> bytes | None:
     if value is None:
         return None
     try:
-        return make(value)
+        made = make(value)
     except Exception as error:
         raise SerializationError(
             f"{what} of type {type(value).__name__}: {error}",
             remedy=f"give what {what}_serializer takes",
         ) from error
+    if made is not None and not isinstance(made, bytes | str):
+        raise SerializationError(
+            f"{what}_serializer made {type(made).__name__} of {type(value).__name__}",
+            remedy="it has to return bytes",
+        )
+    return made
 
 
-def deserialize(read: Deserializer, data: bytes | None, what: str) -> Any:
+def deserialize(read: Deserializer, data: bytes | None, what: str, place: str) -> Any:
+    """`place` says which message it is, such as "orders-0@17"."""
     if data is None:
         return None
     try:
         return read(data)
     except Exception as error:
         raise DeserializationError(
-            f"{what} of {len(data)} bytes: {error}", remedy=f"check {what}_deserializer"
+            f"{place}: {what} of {len(data)} bytes: {error}", remedy=f"check {what}_deserializer"
         ) from error

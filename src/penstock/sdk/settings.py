@@ -1,5 +1,6 @@
 """Python names for settings, as Kafka's Java client and librdkafka spell them; what is unknown is refused by name. Pure."""
 
+import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from enum import Enum
@@ -53,7 +54,16 @@ def _as_is(value: Any) -> Any:
 
 def _kilobytes(size_bytes: Any) -> int:
     """librdkafka counts this buffer in KiB; a part of one counts whole."""
+    if int(size_bytes) < 1:
+        raise ValueError("no room")
     return -(-int(size_bytes) // 1024)
+
+
+def _acks(value: Any) -> Any:
+    """librdkafka takes any number, and the broker refuses it with the first message."""
+    if str(value) not in ("all", "-1", "0", "1"):
+        raise ConfigurationError(f"acks={value!r}", remedy="give 'all', 1 or 0")
+    return value
 
 
 def _at_most_int32(value: Any) -> int:
@@ -64,6 +74,10 @@ def _names(text: str) -> dict[str, tuple[str, _Convert]]:
     return {name.replace(".", "_"): (name, _as_is) for name in text.split()}
 
 
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 _JAVA_SHARED: Final[dict[str, tuple[str, _Convert]]] = {
     "max_in_flight_requests": ("max.in.flight.requests.per.connection", _as_is),
     "send_buffer_bytes": ("socket.send.buffer.bytes", _as_is),
@@ -72,6 +86,7 @@ _JAVA_SHARED: Final[dict[str, tuple[str, _Convert]]] = {
 }
 _TABLE: Final[dict[Role, dict[str, tuple[str, _Convert]]]] = {
     Role.PRODUCER: _names(_SHARED) | _names(_PRODUCER_ONLY) | _JAVA_SHARED | {
+        "acks": ("acks", _acks),
         "buffer_memory": ("queue.buffering.max.kbytes", _kilobytes),
         "buffer_messages": ("queue.buffering.max.messages", _as_is),
         "max_request_size": ("message.max.bytes", _as_is),
@@ -82,6 +97,49 @@ _TABLE: Final[dict[Role, dict[str, tuple[str, _Convert]]]] = {
         "request_timeout_ms": ("socket.timeout.ms", _as_is),
     },
 }  # fmt: skip
+_ARGUMENTS: Final = {  # what the constructors take themselves
+    Role.PRODUCER: _words(
+        "key_serializer librdkafka max_block_ms on_full partitioner rate_limit split_large value_serializer"
+    ),
+    Role.CONSUMER: _words(
+        "auto_offset_reset key_deserializer librdkafka max_poll_records on_assign on_lost on_revoke value_deserializer"
+    ),
+}
+_ELSEWHERE: Final = {  # what other clients call it
+    "bootstrap_servers": "bootstrap, the first argument",
+    "bootstrap": "bootstrap, the first argument",
+    "brokers": "bootstrap, the first argument",
+    "topic": "topics, the second argument of a Consumer",
+}
+_ALIASES: Final = {  # librdkafka's older names, which it uses when it complains
+    "compression.codec": "compression_type",
+    "max.in.flight": "max_in_flight_requests",
+    "max.in.flight.requests.per.connection": "max_in_flight_requests",
+    "message.max.bytes": "max_request_size",
+    "message.send.max.retries": "retries",
+    "message.timeout.ms": "delivery_timeout_ms",
+    "queue.buffering.max.kbytes": "buffer_memory",
+    "queue.buffering.max.messages": "buffer_messages",
+    "queue.buffering.max.ms": "linger_ms",
+    "request.required.acks": "acks",
+}
+
+
+def in_our_words(complaint: str) -> str:
+    """What librdkafka says about a setting, with the name that the application gave.
+
+    >>> in_our_words('Invalid value "zst" for configuration property "compression.codec"')
+    "Invalid value 'zst' for compression_type"
+    """
+    named = re.sub(r"[\"`]([a-z]+(?:\.[a-z]+)+)[\"`]", _our_name, complaint.strip())
+    return re.sub(r"[Cc]onfiguration property (?=\w)", "", named).replace('"', "'")
+
+
+def _our_name(found: re.Match[str]) -> str:
+    name = found[1]
+    ours = _ALIASES.get(name, name.replace(".", "_"))
+    is_known = any(ours in table for table in _TABLE.values())
+    return ours if is_known else f"'{name}'"
 
 
 def known(role: Role) -> frozenset[str]:
@@ -89,9 +147,7 @@ def known(role: Role) -> frozenset[str]:
     return frozenset(_TABLE[role])
 
 
-def translate(
-    role: Role, settings: Mapping[str, Any], *, arguments: frozenset[str] = frozenset()
-) -> dict[str, Any]:
+def translate(role: Role, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings by their Python names as librdkafka takes them; `None` leaves one at its default.
 
     >>> translate(Role.PRODUCER, {"linger_ms": 5, "buffer_memory": 33_554_432, "acks": None})
@@ -106,7 +162,7 @@ def translate(
     given_as: dict[str, str] = {}
     for name, value in settings.items():
         if name not in table:
-            raise _unknown(role, name, arguments)
+            raise _unknown(role, name)
         if value is None:
             continue
         property_name, convert = table[name]
@@ -123,18 +179,28 @@ def translate(
 def _converted(name: str, value: Any, convert: _Convert) -> Any:
     try:
         return convert(value)
+    except ConfigurationError:
+        raise
     except (TypeError, ValueError):
-        raise ConfigurationError(f"{name}={value!r} is not a number") from None
+        raise ConfigurationError(f"{name}={value!r}", remedy="give a number above 0") from None
 
 
-def _unknown(role: Role, name: str, arguments: frozenset[str]) -> ConfigurationError:
-    other = next(other for other in Role if other is not role)
-    if name in _TABLE[other]:
+def _unknown(role: Role, name: str) -> ConfigurationError:
+    if name in _ELSEWHERE:
         return ConfigurationError(
-            f"{name!r} is a setting of a {other.value}, not of a {role.value}", remedy=""
+            f"a {role.value} has no setting {name!r}", remedy=f"it is called {_ELSEWHERE[name]}"
         )
-    names = sorted(known(role) | arguments)
+    other = next(other for other in Role if other is not role)
+    if name in _TABLE[other] or name in _ARGUMENTS[other]:
+        return ConfigurationError(
+            f"{name!r} is a setting of a {other.value}, not of a {role.value}",
+            remedy=_near(role, name, cutoff=0.8),
+        )
+    return ConfigurationError(f"a {role.value} has no setting {name!r}", remedy=_near(role, name))
+
+
+def _near(role: Role, name: str, cutoff: float = 0.0) -> str:
     wanted = name.replace(".", "_").replace("-", "_").lower()
-    near = get_close_matches(wanted, names, n=1, cutoff=0.0 if len(wanted) > 2 else 0.6)
-    hint = f"did you mean {near[0]!r}?" if near else ""
-    return ConfigurationError(f"a {role.value} has no setting {name!r}", remedy=hint)
+    names = sorted(known(role) | _ARGUMENTS[role])
+    near = get_close_matches(wanted, names, n=1, cutoff=cutoff if len(wanted) > 2 else 0.6)
+    return f"did you mean {near[0]!r}?" if near else ""

@@ -84,7 +84,9 @@ class Shelf:
         first: dict[Place, int] = {}
         for raw in (
             *self.batch[self.index :],
-            *(raw for held in self._held.values() for raw in held),
+            *(
+                raw for held in list(self._held.values()) for raw in held
+            ),  # metrics ask from any thread
         ):
             first.setdefault((raw.topic(), raw.partition()), raw.offset())
         return first | self.handed_out()

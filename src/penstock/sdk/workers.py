@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from inspect import iscoroutinefunction
 from itertools import count
 from queue import SimpleQueue
 from typing import Literal, Protocol
@@ -11,6 +12,11 @@ from penstock.sdk.message import Message, Place
 from penstock.sdk.offsets import OffsetTracker
 
 Order = Literal["key", "partition", "none"]
+
+
+def is_async(handler: object) -> bool:
+    """A coroutine function, or an object that is called like one."""
+    return iscoroutinefunction(handler) or iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
 class Job:

@@ -8,6 +8,7 @@ from importlib import import_module
 import pytest
 
 PURE = [
+    "checks",
     "errors",
     "settings",
     "serializers",

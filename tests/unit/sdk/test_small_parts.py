@@ -2,15 +2,14 @@
 
 import json
 import pickle
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.sdk import errors, serializers, tracing
+from penstock.sdk import errors, serializers
 from penstock.sdk.metrics import ConsumerMetrics, Rate, Statistics
 from penstock.sdk.partitioners import murmur2, partition_of, round_robin
 from penstock.sdk.rate_limit import TokenBucket
@@ -102,14 +101,14 @@ def test_json_comes_back_as_it_was(value: Any) -> None:
 
 def test_a_tombstone_stays_one() -> None:
     assert serializers.serialize(serializers.to_json, None, "value") is None
-    assert serializers.deserialize(json.loads, None, "value") is None
+    assert serializers.deserialize(json.loads, None, "value", "t-0@1") is None
 
 
 def test_what_cannot_be_serialized_is_named() -> None:
     with pytest.raises(errors.SerializationError, match="value of type set"):
         serializers.serialize(serializers.to_json, {1}, "value")
     with pytest.raises(errors.DeserializationError, match="key of 1 bytes"):
-        serializers.deserialize(json.loads, b"{", "key")
+        serializers.deserialize(json.loads, b"{", "key", "t-0@1")
     with pytest.raises(errors.ConfigurationError, match="no serializer is called 'avro'"):
         serializers.serializer("avro")
 
@@ -124,41 +123,3 @@ def test_errors_say_whether_to_try_again_and_survive_a_process_boundary() -> Non
         -184,
     )
     assert not errors.MessageTooLarge("big").retriable
-
-
-def test_without_opentelemetry_nothing_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    assert tracing.installed_tracer() is None
-    with tracing.continued(None, {}):
-        pass
-
-
-def test_the_trace_of_the_producer_is_continued_by_the_consumer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    current = ["outer"]
-    package, propagate, context = (
-        ModuleType(name)
-        for name in ("opentelemetry", "opentelemetry.propagate", "opentelemetry.context")
-    )
-    package.__path__ = []
-    fakes: dict[ModuleType, dict[str, Any]] = {
-        propagate: {
-            "inject": lambda carrier: carrier.update(traceparent="00-trace"),
-            "extract": lambda carrier: carrier["traceparent"],
-        },
-        context: {
-            "attach": lambda found: current.append(found),
-            "detach": lambda _: current.pop(),
-        },
-    }
-    for module, names in fakes.items():
-        vars(module).update(names)
-    for module in (package, propagate, context):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    tracer = tracing.OpenTelemetry()
-    headers = tracer.headers()
-    assert headers == [("traceparent", b"00-trace")]
-    with tracer.continued(dict(headers)):
-        assert current[-1] == "00-trace"
-    assert current == ["outer"]
