@@ -31,7 +31,7 @@ from penstock.metadata.store import (
     Revision,
     StoreError,
 )
-from penstock.metadata.values import CONTROLLER, META, encode, tombstone_key
+from penstock.metadata.values import META, encode, tombstone_key
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.ids import TopicId, format_topic_id
 from penstock.wire.messages.allocate_producer_ids import (
@@ -50,6 +50,7 @@ __all__ = ["DEFAULT_TIMEOUT_MS", "Cluster", "Spawn", "new_id"]
 
 _log = logging.getLogger(__name__)
 
+_LOOK_S: Final = 1.0
 _TOPICS_LANE: Final = "topics"
 _ISR_TIMEOUT_MS: Final = 5_000
 _HAND_OVER_LIMIT_S: Final = 30.0
@@ -79,7 +80,7 @@ class Cluster(Commands):
         """`static` are the broker's settings that somebody set, under their Kafka names."""
         feed = ImageFeed(store)
         super().__init__(feed, Committer(store, feed), identity.broker_id, static or {})
-        self.peers: Final = Peers(self.endpoint, client_id=f"penstock-broker-{self.broker_id}")
+        self.peers: Final = Peers(self, client_id=f"penstock-broker-{self.broker_id}")
         self._store = store
         self._spawn = spawn
         happened = asyncio.Event()
@@ -94,6 +95,7 @@ class Cluster(Commands):
         self._witness = Witness(store, self, self._session, self.peers, spawn)
         self._link = ControllerLink(feed, self.peers, lambda: self.is_controller)
         self._tasks: list[asyncio.Task[None]] = []
+        self._next_look_s = 0.0
         self._producer_ids = iter(range(0))
         self._producer_ids_turn = asyncio.Lock()
 
@@ -191,6 +193,10 @@ class Cluster(Commands):
         """`callback` is called in the loop, at once: from now on others may lead what this broker led (B4)."""
         self._session.on_lost(callback)
 
+    def withdraw_when(self, is_disabled: Callable[[], bool]) -> None:
+        """Once that is so, others lead in this broker's place until it starts anew (L4)."""
+        self._heartbeats.withdraw_when(is_disabled)
+
     def endpoints(self, listener: str) -> list[tuple[BrokerInfo, Endpoint]]:
         """The brokers that take part and can be reached through that listener.
 
@@ -212,7 +218,21 @@ class Cluster(Commands):
 
     async def catch_up(self) -> None:
         """Returns when the image holds everything that was committed before this call."""
-        await self._feed.applied((await self._store.snapshot(CONTROLLER)).revision)
+        await self._feed.catch_up()
+
+    def look_again(self) -> None:
+        """Somebody knows of a newer leader than we do (B6): is there one? Asked once at a time, and not often."""
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._next_look_s:
+            self._next_look_s = loop.time() + _LOOK_S
+            self._spawn(self._look(), "look-again")
+
+    async def _look(self) -> None:
+        try:
+            async with asyncio.timeout(_LOOK_S):
+                await self.catch_up()
+        except (StoreError, TimeoutError) as error:
+            _log.info("not-looked-again error=%s", error)
 
     async def auto_create_topic(self, name: str) -> TopicImage:
         """The topic, which somebody else may have created meanwhile."""

@@ -5,7 +5,7 @@ Everything is decided from the image, so that a new controller goes on where the
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
 from penstock.broker.committer import Committer
@@ -13,7 +13,7 @@ from penstock.broker.upkeep import Upkeep
 from penstock.broker.view import View
 from penstock.metadata.controller import remove_orphans
 from penstock.metadata.decisions import Decision
-from penstock.metadata.image import BrokerInfo, Delta
+from penstock.metadata.image import BrokerInfo, ClusterImage, Delta
 from penstock.metadata.registration import (
     begin_shutdown,
     broker_lost,
@@ -27,6 +27,8 @@ from penstock.metadata.values import registration_key
 from penstock.model.errors import BrokerError, ErrorCode
 
 _log = logging.getLogger(__name__)
+
+_CLOCK_SLACK_S: Final = 0.01  # timers may be a little early
 
 
 class Report(NamedTuple):
@@ -76,27 +78,45 @@ class Duties:
         loop = asyncio.get_running_loop()
         if is_cold:
             self._waits_until_s = loop.time() + self._patience_s
-            loop.call_later(self._patience_s, self._wake)
-        await self._committer.commit_all(lambda: remove_orphans(self._view.image))
+            loop.call_later(self._patience_s + _CLOCK_SLACK_S, self._wake)
+        await self._committer.commit_all(lambda: remove_orphans(self._image))
 
     async def attend(self) -> None:
-        for broker_id in brokers_to_register(self._view.image):
-            await self._register(broker_id)
-        for broker_id in lost_brokers(self._view.image):
-            if not self._is_waited_for(broker_id):
-                await self._replace(broker_id)
-        for broker_id in self._to_unfence():
-            await self._unfence(broker_id)
-        for broker_id in list(self._leaving):
-            await self._let_go(broker_id)
+        """What cannot be done for one broker is no reason to leave the others waiting."""
+        failures = [await self._done(it, self._register) for it in brokers_to_register(self._image)]
+        lost = [it for it in lost_brokers(self._image) if not self._is_waited_for(it)]
+        failures += [await self._done(it, self._replace) for it in lost]
+        failures += [await self._done(it, self._unfence) for it in self._to_unfence()]
+        failures += [await self._done(it, self._let_go) for it in list(self._leaving)]
+        for failure in failures:
+            if failure is not None:
+                raise failure
         await self._upkeep.attend()
+
+    async def _done(
+        self, broker_id: int, work: Callable[[int], Awaitable[None]]
+    ) -> BrokerError | None:
+        try:
+            await work(broker_id)
+        except BrokerError as error:
+            if error.code is ErrorCode.NOT_CONTROLLER:
+                raise
+            return error
+        return None
+
+    @property
+    def _image(self) -> ClusterImage:
+        return self._view.image
 
     # what brokers report
 
     def heartbeat(
         self, broker_id: int, epoch: int, applied: int, *, wants_to_leave: bool
     ) -> Standing:
-        """C6: how far a broker is, and whether it may take part or leave. Says nothing of its life."""
+        """C6: how far a broker is, and whether it may take part or leave. Says nothing of its life.
+
+        Who leaves may do so at once, or may have to stay because its disk is broken: it leads no more.
+        """
         broker = self._registered(broker_id, epoch)
         self._reports[broker_id] = Report(epoch, applied)
         if wants_to_leave and broker_id not in self._handed_over:
@@ -113,8 +133,8 @@ class Duties:
     def applied(self, broker_id: int) -> int:
         """The revision that a running broker is known to have taken in."""
         if broker_id == self._view.broker_id:
-            return self._view.image.revision
-        report, broker = self._reports.get(broker_id), self._view.image.brokers.get(broker_id)
+            return self._image.revision
+        report, broker = self._reports.get(broker_id), self._image.brokers.get(broker_id)
         if report is None or broker is None or report.epoch != broker.epoch:
             return 0
         return report.applied
@@ -122,8 +142,8 @@ class Duties:
     def _registered(self, broker_id: int, epoch: int) -> BrokerInfo:
         if not self._committer.holds_office:
             raise BrokerError("this broker is not the controller", ErrorCode.NOT_CONTROLLER)
-        broker = self._view.image.brokers.get(broker_id)
-        if broker is None or broker_id not in self._view.image.registrations:
+        broker = self._image.brokers.get(broker_id)
+        if broker is None or broker_id not in self._image.registrations:
             raise BrokerError(
                 f"broker {broker_id} is not registered yet", ErrorCode.BROKER_ID_NOT_REGISTERED
             )
@@ -135,7 +155,7 @@ class Duties:
         return broker
 
     def _is_caught_up(self, broker_id: int) -> bool:
-        registered_at = self._view.image.key_revisions.get(registration_key(broker_id), 0)
+        registered_at = self._image.key_revisions.get(registration_key(broker_id), 0)
         return self.applied(broker_id) >= registered_at
 
     # coming
@@ -145,13 +165,13 @@ class Duties:
         self._handed_over.pop(broker_id, None)
 
         def decide() -> list[Decision[None]]:
-            return register_broker(self._view.image, broker_id, self._view.rules)
+            return register_broker(self._image, broker_id, self._view.rules)
 
         if await self._committer.commit_all(decide):
             _log.info("broker-registered broker=%d", broker_id)
 
     def _to_unfence(self) -> list[int]:
-        image = self._view.image
+        image = self._image
         return [
             broker.id
             for broker in image.brokers.values()
@@ -164,7 +184,7 @@ class Duties:
 
     async def _unfence(self, broker_id: int) -> None:
         def decide() -> list[Decision[None]]:
-            return unfence_broker(self._view.image, broker_id, self._view.rules)
+            return unfence_broker(self._image, broker_id, self._view.rules)
 
         if await self._committer.commit_fast(decide):
             _log.info("broker-admitted broker=%d", broker_id)
@@ -178,34 +198,38 @@ class Duties:
 
     async def _replace(self, broker_id: int) -> None:
         def decide() -> Sequence[Decision[None]]:
-            return broker_lost(self._view.image, broker_id, self._view.rules)
+            return broker_lost(self._image, broker_id, self._view.rules)
 
+        leaves = self._image.registrations[broker_id].in_controlled_shutdown
         done = await self._committer.commit_fast(decide)
         self._reports.pop(broker_id, None)
-        _log.warning("broker-lost broker=%d commits=%d", broker_id, len(done))
+        level = logging.INFO if leaves else logging.WARNING
+        _log.log(
+            level, "broker-gone broker=%d announced=%s chunks=%d", broker_id, leaves, len(done) - 1
+        )
 
     async def _let_go(self, broker_id: int) -> None:
         """O1: others lead what it led; it is told to go once they all know."""
-        broker = self._view.image.brokers.get(broker_id)
+        broker = self._image.brokers.get(broker_id)
         epoch = self._leaving.pop(broker_id)
         if broker is None or broker.epoch != epoch:
             return
 
         def decide() -> Sequence[Decision[None]]:
-            return begin_shutdown(self._view.image, broker_id, self._view.rules)
+            return begin_shutdown(self._image, broker_id, self._view.rules)
 
         while decide():  # once more: until the registration said so, leaders could take it back
             await self._committer.commit_fast(decide)
-        self._handed_over[broker_id] = self._view.image.revision
+        self._handed_over[broker_id] = self._image.revision
         _log.info("broker-leaving broker=%d", broker_id)
 
     def _may_leave(self, broker_id: int) -> bool:
         moved_at = self._handed_over.get(broker_id)
-        others = [it.id for it in self._view.image.usable_brokers() if it.id != broker_id]
+        others = [it.id for it in self._image.usable_brokers() if it.id != broker_id]
         return moved_at is not None and all(self.applied(other) >= moved_at for other in others)
 
     def _notice(self, delta: Delta) -> None:
-        image = self._view.image
+        image = self._image
         for broker_id in delta.brokers:
             own = image.brokers.get(self._view.broker_id)
             other = image.brokers.get(broker_id)

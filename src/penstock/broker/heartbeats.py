@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.controller_duties import Duties
@@ -30,11 +31,16 @@ class Heartbeats:
         self._duties = duties
         self._peers = peers
         self._due = asyncio.Event()
+        self._is_disabled: Callable[[], bool] = lambda: False
         view.on_change(self._notice)
+
+    def withdraw_when(self, is_disabled: Callable[[], bool]) -> None:
+        """While that is so, this broker lets others lead although it goes on (L4)."""
+        self._is_disabled = is_disabled
 
     async def send_for_ever(self) -> None:
         while True:
-            await self._beat(wants_to_leave=False)
+            await self._beat(is_disabled=self._is_disabled())
             try:
                 async with asyncio.timeout(self._view.config.broker_heartbeat_interval_ms / 1000):
                     await self._due.wait()
@@ -61,7 +67,7 @@ class Heartbeats:
             request.broker_id,
             request.broker_epoch,
             request.current_metadata_offset,
-            wants_to_leave=request.want_shut_down,
+            wants_to_leave=request.want_shut_down or request.want_fence,
         )
         return BrokerHeartbeatResponse(
             is_caught_up=standing.is_caught_up,
@@ -77,7 +83,9 @@ class Heartbeats:
         if delta.controller or (waits and self._view.broker_id in delta.brokers):
             self._due.set()
 
-    async def _beat(self, *, wants_to_leave: bool) -> BrokerHeartbeatResponse | None:
+    async def _beat(
+        self, *, wants_to_leave: bool = False, is_disabled: bool = False
+    ) -> BrokerHeartbeatResponse | None:
         """None when there is nobody to tell; the next one will do."""
         if self._session.epoch == NO_REVISION:
             return None
@@ -87,6 +95,7 @@ class Heartbeats:
             broker_epoch=self._session.epoch,
             current_metadata_offset=image.revision,
             want_shut_down=wants_to_leave,
+            want_fence=is_disabled,
         )
         try:
             if image.controller_id == self._view.broker_id:

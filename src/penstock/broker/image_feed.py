@@ -22,6 +22,7 @@ from penstock.metadata.store import (
     Snapshot,
     StoreError,
 )
+from penstock.metadata.values import CONTROLLER
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +62,10 @@ class ImageFeed:
         arrived = asyncio.get_running_loop().create_future()
         self._waiting.append((revision, arrived))
         await arrived
+
+    async def catch_up(self) -> None:
+        """Returns when the image holds everything that was committed before this call."""
+        await self.applied((await self._store.snapshot(CONTROLLER)).revision)
 
     async def _follow(self) -> None:
         async for found in self._store.watch("", self.image.revision):

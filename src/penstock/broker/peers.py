@@ -7,9 +7,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar
 
+from penstock.broker.view import View
 from penstock.client.connection import Address, Connection
 from penstock.client.errors import ClientError, ConnectionRefused
-from penstock.metadata.values import Endpoint
+from penstock.metadata.image import Delta
 from penstock.model.errors import ErrorCode
 from penstock.wire.schema import Message
 
@@ -17,6 +18,7 @@ R = TypeVar("R", bound=Message)
 Refused = Callable[[int], None]
 
 CONTROL: Final = "control"
+_OPEN_TIMEOUT_MS: Final = 2_000  # of a broker that hangs; there may be another controller by then
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 
@@ -42,13 +44,15 @@ class _Line:
 
 
 class Peers:
-    """`endpoint_of` says where a broker is now, by its inter-broker listener."""
+    """`view` says where a broker is now, by its inter-broker listener, and when its session ends."""
 
-    def __init__(self, endpoint_of: Callable[[int], Endpoint | None], *, client_id: str) -> None:
-        self._endpoint_of = endpoint_of
+    def __init__(self, view: View, *, client_id: str) -> None:
+        self._view = view
         self._client_id = client_id
+        self._sessions: dict[int, int] = {}
         self._lines: dict[tuple[int, str], _Line] = {}
         self._refused: list[Refused] = []
+        view.on_change(self._notice)
 
     def on_refused(self, callback: Refused) -> None:
         """`callback` gets the id of a broker at whose address nobody listens."""
@@ -68,7 +72,7 @@ class Peers:
         end_s = loop.time() + timeout_ms / 1000
         try:
             async with asyncio.timeout_at(end_s):
-                connection = await self._shared(broker_id, lane, timeout_ms)
+                connection = await self._shared(broker_id, lane)
         except TimeoutError:
             raise _silent(broker_id, timeout_ms) from None
         left_ms = max(1, round((end_s - loop.time()) * 1000))
@@ -95,7 +99,21 @@ class Peers:
             if line.connection is not None:
                 await line.connection.close()
 
-    async def _shared(self, broker_id: int, lane: str, timeout_ms: int) -> Connection:
+    def _notice(self, delta: Delta) -> None:
+        """Who still waits for an answer of a broker whose session has ended need not."""
+        for broker_id in delta.brokers:
+            broker = self._view.image.brokers.get(broker_id)
+            epoch = 0 if broker is None else broker.epoch
+            if self._sessions.get(broker_id, epoch) != epoch:
+                self._drop(broker_id)
+            self._sessions[broker_id] = epoch
+
+    def _drop(self, broker_id: int) -> None:
+        for (to, _), line in self._lines.items():
+            if to == broker_id and line.connection is not None:
+                line.connection.abort()
+
+    async def _shared(self, broker_id: int, lane: str) -> Connection:
         line = self._lines.setdefault((broker_id, lane), _Line())
         address = self._address(broker_id)
         async with line.turn:
@@ -104,19 +122,17 @@ class Peers:
                 if known.address == address:
                     return known
                 await known.close()
-            line.connection = await self._opened(line, broker_id, address, timeout_ms)
+            line.connection = await self._opened(line, broker_id, address)
             return line.connection
 
-    async def _opened(
-        self, line: _Line, broker_id: int, address: Address, timeout_ms: int
-    ) -> Connection:
+    async def _opened(self, line: _Line, broker_id: int, address: Address) -> Connection:
         """Soon after a failure it has failed again: a broker that starts is not besieged."""
         now_s = asyncio.get_running_loop().time
         failed = line.failure
         if failed is not None and failed.address == address and now_s() < failed.until_s:
             raise ClientError(failed.reason, ErrorCode.NETWORK_EXCEPTION)
         try:
-            opened = await self.connection(broker_id, timeout_ms=timeout_ms)
+            opened = await self.connection(broker_id, timeout_ms=_OPEN_TIMEOUT_MS)
         except ClientError as error:
             pause_s = _FIRST_PAUSE_S
             if failed is not None and failed.address == address:
@@ -127,7 +143,7 @@ class Peers:
         return opened
 
     def _address(self, broker_id: int) -> Address:
-        endpoint = self._endpoint_of(broker_id)
+        endpoint = self._view.endpoint(broker_id)
         if endpoint is None:
             raise ClientError(f"broker {broker_id} is not running", ErrorCode.BROKER_NOT_AVAILABLE)
         return Address(endpoint.host, endpoint.port)

@@ -88,6 +88,10 @@ class Connection(asyncio.Protocol):
     def is_closed(self) -> bool:
         return self._gone.done()
 
+    def abort(self) -> None:
+        """Hangs up at once: whoever waits for an answer is told that none will come."""
+        self._drop()
+
     async def closed(self) -> None:
         """Returns when the connection is gone, whoever ended it."""
         await asyncio.shield(self._gone)

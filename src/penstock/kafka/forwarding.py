@@ -1,8 +1,8 @@
 """Requests that only the controller can carry out, at every broker: the others pass them on as they came (O8, KIP-590)."""
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
-from ipaddress import ip_address
 from typing import Any, Final, TypeVar
 
 from penstock.kafka.context import Context
@@ -80,14 +80,13 @@ def original_principal(sent: bytes | None) -> Principal:
 
 
 def original_host(sent: bytes) -> str:
-    try:
-        return str(ip_address(sent))
-    except ValueError:
-        return ""
+    family = {4: socket.AF_INET, 16: socket.AF_INET6}.get(len(sent))
+    return "" if family is None else socket.inet_ntop(family, sent)
 
 
 def _packed(host: str) -> bytes:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return ip_address(host.partition("%")[0]).packed
-    except ValueError:
+        return socket.inet_pton(family, host.partition("%")[0])
+    except OSError:
         return b""

@@ -157,6 +157,7 @@ class Node:
         )
         self._build_doors(self._services(replicas, cluster, groups, transactions))
         cluster.on_session(self._note_session)
+        cluster.withdraw_when(lambda: replicas.is_offline)
         await cluster.join(self._advertised())
         self._isr.start(self._chores.spawn)
         groups.begin()  # joining gave new epochs: what was read before would be read again
