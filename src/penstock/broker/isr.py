@@ -105,9 +105,10 @@ class IsrKeeper:
                 continue
             leadership, end = partition.leadership, partition.log.next_offset
             assert leadership is not None
-            if now_ms - since_ms > _SLOW_MS:
-                for broker_id in leadership.laggards(end):
-                    slow[broker_id] = slow.get(broker_id, 0) + 1
+            for broker_id in leadership.late(
+                end, now_ms=now_ms, lag_ms=_SLOW_MS, since_ms=since_ms
+            ):
+                slow[broker_id] = slow.get(broker_id, 0) + 1
             kept = leadership.shrunk(end, now_ms=now_ms, lag_ms=lag_ms, since_ms=since_ms)
             if kept is not None:
                 self.isr_changes(partition, kept)

@@ -130,13 +130,17 @@ class Leadership:
         """
         if self.proposed is not None:
             return None
-        kept = tuple(
+        late = self.late(log_end, now_ms=now_ms, lag_ms=lag_ms, since_ms=since_ms)
+        return tuple(it for it in self.isr.members if it not in late) if late else None
+
+    def late(self, log_end: int, *, now_ms: int, lag_ms: int, since_ms: int) -> list[int]:
+        """Those in sync who have not been up to date for so long."""
+        return [
             member
             for member in self.isr.members
-            if member == self.broker_id
-            or not self._is_late(member, log_end, now_ms=now_ms, lag_ms=lag_ms, since_ms=since_ms)
-        )
-        return None if kept == self.isr.members else kept
+            if member != self.broker_id
+            and self._is_late(member, log_end, now_ms=now_ms, lag_ms=lag_ms, since_ms=since_ms)
+        ]
 
     def _is_late(
         self, member: int, log_end: int, *, now_ms: int, lag_ms: int, since_ms: int
@@ -147,15 +151,6 @@ class Leadership:
         if follower.next_offset >= log_end:
             return False
         return now_ms - max(follower.caught_up_ms, since_ms) > lag_ms
-
-    def laggards(self, log_end: int) -> list[int]:
-        """Those in sync who do not have all of the log yet."""
-        found = []
-        for member in self.isr.members:
-            follower = self._followers.get(member)
-            if member != self.broker_id and (follower is None or follower.next_offset < log_end):
-                found.append(member)
-        return found
 
     def propose(self, members: tuple[int, ...]) -> None:
         assert self.proposed is None, "one change at a time"
