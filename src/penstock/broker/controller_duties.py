@@ -171,13 +171,14 @@ class Duties:
             _log.info("broker-registered broker=%d", broker_id)
 
     def _to_unfence(self) -> list[int]:
-        image = self._image
+        """Of those that are registered: some may have come while others were."""
+        image, unregistered = self._image, brokers_to_register(self._image)
         return [
             broker.id
             for broker in image.brokers.values()
             if broker.fenced
             and broker.id in image.live
-            and image.registrations[broker.id].epoch == broker.epoch
+            and broker.id not in unregistered
             and not broker.in_controlled_shutdown
             and self._is_caught_up(broker.id)
         ]
