@@ -1,5 +1,6 @@
 """The metadata store of a cluster: etcd behind the event loop. What it may have done, and nobody knows, it says."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
@@ -123,7 +124,7 @@ class EtcdStore:
         for watcher in self._watchers:
             watcher.cancel()
         await self._client.close()
-        self._keeper.close()
+        await asyncio.to_thread(self._keeper.close)  # a thread may be at it
 
     async def _snapshot(self, prefix: str) -> Snapshot:
         """Page by page, all at the revision of the first."""

@@ -31,7 +31,7 @@ RevokeRequest: 1 int64 id
 RevokeResponse: 1 Header header
 KeepAliveRequest: 1 int64 id
 KeepAliveResponse: 1 Header header, 2 int64 id, 3 int64 ttl
-WatchCreate: 1 bytes key, 2 bytes range_end, 3 int64 start_revision, 4 bool progress_notify, 8 bool fragment
+WatchCreate: 1 bytes key, 2 bytes range_end, 3 int64 start_revision, 8 bool fragment
 WatchProgress:
 WatchRequest: 1 WatchCreate create, 3 WatchProgress progress
 Event: 1 int32 type, 2 KeyValue kv

@@ -4,6 +4,7 @@ What real etcd does is in tests/cluster/test_etcd_store.py and test_etcd_faults.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -17,7 +18,15 @@ from penstock.metadata import etcd_messages as messages
 from penstock.metadata.etcd import EtcdStore
 from penstock.metadata.etcd_faults import Fault, trouble_of
 from penstock.metadata.etcd_members import check_version
-from penstock.metadata.etcd_rpc import KEEP_ALIVE, RANGE, STATUS, TXN, WATCH, Method
+from penstock.metadata.etcd_rpc import (
+    AUTHENTICATE,
+    KEEP_ALIVE,
+    RANGE,
+    STATUS,
+    TXN,
+    WATCH,
+    Method,
+)
 from penstock.metadata.etcd_settings import EtcdSettings, parse_etcd_url
 from penstock.metadata.store import (
     Ambiguous,
@@ -33,6 +42,9 @@ from penstock.model.errors import InvalidConfig
 PREFIX = b"/penstock/test/"
 
 
+_METHODS = (STATUS, RANGE, TXN, KEEP_ALIVE, WATCH, AUTHENTICATE)
+
+
 class FakeMember(grpc.GenericRpcHandler):
     """Answers as it is told to. `failures`: statuses of the next calls of a method, instead of an answer."""
 
@@ -44,8 +56,11 @@ class FakeMember(grpc.GenericRpcHandler):
         self.revision = 10
         self.asked: list[str] = []
         self.failures: dict[str, list[tuple[grpc.StatusCode, str]]] = {}
-        self.watched: list[list[Any]] = []  # answers of the next watches; then silence
+        self.watched: list[list[Any]] = []  # answers of the next watches; then silence, unless:
+        self.tells_progress = False
+        self.tokens: set[str] | None = None  # that it knows; None: it asks for none
         self.started_at: list[int] = []
+        self.is_watched = asyncio.Event()
 
     @property
     def header(self) -> Any:
@@ -54,9 +69,7 @@ class FakeMember(grpc.GenericRpcHandler):
         )
 
     def service(self, call: grpc.HandlerCallDetails) -> Any:
-        method = next(
-            it for it in (STATUS, RANGE, TXN, KEEP_ALIVE, WATCH) if it.path == call.method
-        )
+        method = next(it for it in _METHODS if it.path == call.method)
         codec = {
             "request_deserializer": method.request.FromString,
             "response_serializer": method.response.SerializeToString,
@@ -69,6 +82,10 @@ class FakeMember(grpc.GenericRpcHandler):
             planned = self.failures.get(method.path)
             if planned:
                 await context.abort(*planned.pop(0))
+            if self.tokens is not None and method not in (STATUS, AUTHENTICATE):
+                token = dict(context.invocation_metadata()).get("token")
+                if token not in self.tokens:
+                    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "invalid auth token")
             return self._answer(method)
 
         return grpc.unary_unary_rpc_method_handler(answer, **codec)
@@ -76,6 +93,10 @@ class FakeMember(grpc.GenericRpcHandler):
     def _answer(self, method: Method) -> Any:
         if method is STATUS:
             return messages.StatusResponse(header=self.header, version=self.version)
+        if method is AUTHENTICATE:
+            assert self.tokens is not None
+            self.tokens.add(token := f"token-{len(self.asked)}")
+            return messages.AuthenticateResponse(header=self.header, token=token)
         if method is TXN:
             return messages.TxnResponse(header=self.header, succeeded=True)
         if method is KEEP_ALIVE:
@@ -87,19 +108,23 @@ class FakeMember(grpc.GenericRpcHandler):
         async for request in requests:
             if request.HasField("create"):
                 self.started_at.append(request.create.start_revision)
+                self.is_watched.set()
                 yield messages.WatchResponse(header=self.header, created=True)
                 for response in self.watched.pop(0) if self.watched else ():
                     yield response
+            elif self.tells_progress:
+                yield messages.WatchResponse(header=self.header)
 
 
 Scenario = Callable[..., Awaitable[None]]
 
 
-def run(scenario: Scenario, members: int = 1) -> None:
+def run(scenario: Scenario, members: int = 1, **options: Any) -> None:
     async def main() -> None:
         async with AsyncExitStack() as stack:
             fakes = [await stack.enter_async_context(served(FakeMember())) for _ in range(members)]
-            settings = EtcdSettings(tuple(fake.address for fake in fakes), PREFIX.decode())
+            addresses = tuple(fake.address for fake in fakes)
+            settings = EtcdSettings(addresses, PREFIX.decode(), **options)
             store = EtcdStore(settings, timeout_ms=5000, patience_ms=200)
             stack.push_async_callback(store.close)
             await scenario(store, *fakes)
@@ -320,6 +345,58 @@ def test_a_watch_that_begins_in_the_future_or_was_compacted_is_told_to_reload() 
         assert isinstance(await anext(store.watch("", Revision(5))), Reload)
 
     run(scenario)
+
+
+def test_a_watch_that_every_member_ends_at_once_is_given_up_with_the_reason() -> None:
+    async def scenario(store: EtcdStore, first: FakeMember, second: FakeMember) -> None:
+        first.watched = [[answer(first, canceled=True, cancel_reason="no")] for _ in range(9)]
+        second.watched = [[answer(second, canceled=True, cancel_reason="no")] for _ in range(9)]
+        with pytest.raises(StoreError, match="watch ended: no"):
+            await anext(store.watch("", Revision(10)))
+        assert len(first.started_at + second.started_at) == 3
+
+    run(scenario, members=2)
+
+
+def test_a_loop_that_hangs_does_not_make_its_member_look_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.metadata.etcd_watch._TICK_S", 0.02)
+
+    async def scenario(store: EtcdStore, first: FakeMember, second: FakeMember) -> None:
+        first.tells_progress = True
+
+        async def disturb() -> None:
+            await first.is_watched.wait()
+            for _ in range(5):
+                time.sleep(0.1)  # noqa: ASYNC251  # the loop hangs
+                await asyncio.sleep(0.03)  # and turns again for a tick
+            first.revision += 1
+
+        assert (await asyncio.gather(take(store.watch("", Revision(10)), 1), disturb()))[0] == [[]]
+        assert (first.started_at, second.asked) == ([10], [])
+
+    run(scenario, members=2)
+
+
+def test_whoever_is_told_that_a_token_has_ended_authenticates_anew(tmp_path: Path) -> None:
+    async def scenario(store: EtcdStore, fake: FakeMember) -> None:
+        fake.tokens = set()
+        for _ in range(2):
+            fake.tokens.clear()
+            assert await store.read("k") is None
+            fake.tokens.clear()
+            assert await store.commit([], [Put("k", b"")]) == (10,)
+            fake.tokens.clear()
+            assert await store.keep_alive(LeaseId(1)) == 2000
+            fake.tokens.clear()
+            assert await asyncio.to_thread(store.renew, LeaseId(1)) == 2000
+            fake.tokens.clear()
+            fake.watched = [[answer(fake, event(b"a", 11))]]
+            assert await take(store.watch("", Revision(10)), 1) == [[("a", 11)]]
+
+    (tmp_path / "password").write_text("sesame")
+    run(scenario, user="me", password_file=tmp_path / "password")
 
 
 # how it is named
