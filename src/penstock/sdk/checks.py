@@ -41,7 +41,7 @@ def flag(name: str, value: Any) -> bool:
 def function(name: str, value: Any) -> None:
     """Something that can be called, or None."""
     if value is not None and not callable(value):
-        raise ConfigurationError(f"{name}={value!r} cannot be called", remedy="give a function")
+        raise ConfigurationError(f"{name} cannot be {value!r}", remedy="give a function")
 
 
 def text(name: str, value: Any, *, remedy: str) -> str:

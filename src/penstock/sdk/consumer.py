@@ -112,7 +112,7 @@ class Consumer(Reading):
         ...     consumer.transform(shout, to="shouts", transactional_id="shouter-1")
         1
         """
-        self._need_group("transform")
+        self._check_exactly_once("transaction")
         from penstock.sdk.exactly_once import TransformRun
         from penstock.sdk.outlet import helper_producer
 
@@ -138,20 +138,20 @@ class Consumer(Reading):
         """
         from penstock.sdk.database import DatabaseRun, OffsetTable
 
-        self._need_group("run_in_database")
-        if self.auto_commits:
-            raise ConfigurationError(
-                "this consumer commits by itself, beside the database",
-                remedy="give Consumer(enable_auto_commit=False)",
-            )
+        self._check_exactly_once("database")
         books = OffsetTable(connection, table, paramstyle)
         return DatabaseRun(self, connection, handler, books).run(batch)
 
-    def _need_group(self, what: str) -> None:
+    def _check_exactly_once(self, keeper: str) -> None:
         if not self.has_group:
             raise ConfigurationError(
-                f"{what} keeps its place by the name of a group, and this consumer has none",
+                f"the {keeper} keeps the place by the name of a group, and this consumer has none",
                 remedy="give Consumer(group_id='…')",
+            )
+        if self.auto_commits:
+            raise ConfigurationError(
+                f"this consumer commits by itself, beside the {keeper}",
+                remedy="give Consumer(enable_auto_commit=False)",
             )
 
 

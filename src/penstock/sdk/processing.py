@@ -196,9 +196,12 @@ class Engine:
 
     def _dispatch_due(self) -> None:
         """Messages of retry topics whose time has come; when none waits any more, their partition goes on."""
-        for place, waiting in list(self._later.items()):
-            due = [job for due_ms, job in waiting if due_ms <= now_ms()]
-            self._later[place] = waiting[len(due) :]
+        at_ms = now_ms()
+        for place, waiting in list(
+            self._later.items()
+        ):  # in no order: many clocks wrote their times
+            due = [job for due_ms, job in waiting if due_ms <= at_ms]
+            self._later[place] = [later for later in waiting if later[0] > at_ms]
             self._pool.submit([(self._lanes.lane(job.message), job) for job in due])
             if not self._later[place]:
                 del self._later[place]

@@ -57,7 +57,7 @@ def _chosen(
     choice: str | Function | None, table: Mapping[str, Function | None], what: str
 ) -> Function | None:
     if not isinstance(choice, str):
-        checks.function(what, choice)
+        checks.function(f"a {what}", choice)
         return choice
     if choice not in table:
         raise ConfigurationError(
