@@ -7,7 +7,9 @@ from typing import Final, NamedTuple
 
 from penstock.metadata.controller import find_topic
 from penstock.metadata.decisions import Decision, unchanged
+from penstock.metadata.elections import clear_stale_elrs
 from penstock.metadata.image import ClusterImage
+from penstock.metadata.partition_rules import Laws
 from penstock.metadata.store import Delete, Put
 from penstock.metadata.values import broker_config_key, encode, topic_config_key
 from penstock.model.configs import (
@@ -100,6 +102,7 @@ class _Target(NamedTuple):
     find: Callable[[str], Setting]  # refuses what is unknown or cannot change
     default: Callable[[Setting], str]
     check: Callable[[Mapping[str, str]], None]
+    elrs: Callable[[Mapping[str, str]], Sequence[Decision[None]]]  # that do not outlive the change
 
     def decide(
         self, image: ClusterImage, changed: Mapping[str, str]
@@ -107,8 +110,11 @@ class _Target(NamedTuple):
         self.check(changed)
         if changed == self.present:
             return Decision(changed)
-        write = Put(self.key, encode(set=changed)) if changed else Delete(self.key)
-        return Decision(changed, [write], [unchanged(image, self.key)])
+        first = self.elrs(changed)
+        writes = [write for decision in first for write in decision.writes]
+        compares = [compare for decision in first for compare in decision.compares]
+        writes.append(Put(self.key, encode(set=changed)) if changed else Delete(self.key))
+        return Decision(changed, writes, [*compares, unchanged(image, self.key)])
 
 
 def _target(image: ClusterImage, resource: Resource, name: str, layers: BrokerLayers) -> _Target:
@@ -129,8 +135,12 @@ def _topic_target(image: ClusterImage, name: str, layers: BrokerLayers) -> _Targ
         found = topic_default(setting, layers.in_force)
         return found if found is not None else setting.render(setting.default) or ""
 
+    def elrs(overrides: Mapping[str, str]) -> Sequence[Decision[None]]:
+        laws = Laws(layers.in_force)
+        return clear_stale_elrs(image, laws, [topic._replace(config=overrides)])
+
     key = topic_config_key(name)
-    return _Target(key, topic.config, topic_setting, default, check)
+    return _Target(key, topic.config, topic_setting, default, check, elrs)
 
 
 def _broker_target(image: ClusterImage, name: str, layers: BrokerLayers) -> _Target:
@@ -144,12 +154,17 @@ def _broker_target(image: ClusterImage, name: str, layers: BrokerLayers) -> _Tar
     def default(setting: Setting) -> str:
         return layers.static.get(setting.name) or setting.render(setting.default) or ""
 
+    def in_force(overrides: Mapping[str, str]) -> Mapping[str, str]:
+        return layers._replace(**{"own" if one_broker else "all_brokers": overrides}).in_force
+
     def check(overrides: Mapping[str, str]) -> None:
-        changed = layers._replace(**{"own" if one_broker else "all_brokers": overrides})
-        _check_brokers(image, changed.in_force)
+        _check_brokers(image, in_force(overrides))
+
+    def elrs(overrides: Mapping[str, str]) -> Sequence[Decision[None]]:
+        return clear_stale_elrs(image, Laws(in_force(overrides)), image.topics.values())
 
     key, present = broker_config_key(name), image.broker_configs.get(name, {})
-    return _Target(key, present, find, default, check)
+    return _Target(key, present, find, default, check, elrs)
 
 
 def _dynamic_setting(name: str, one_broker: bool) -> Setting:

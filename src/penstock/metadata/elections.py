@@ -7,7 +7,7 @@ from enum import Enum
 from penstock.metadata.decisions import Decision, Rules
 from penstock.metadata.image import ClusterImage, TopicImage
 from penstock.metadata.partition_edits import Answers, Edits
-from penstock.metadata.partition_rules import NOBODY, Electorate, Law, elected, settled
+from penstock.metadata.partition_rules import NOBODY, Electorate, Law, Laws, elected, settled
 from penstock.metadata.values import PartitionImage
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.ids import TopicPartition
@@ -124,13 +124,17 @@ def balance_leaders(
     return edits.decisions()
 
 
-def clear_stale_elrs(image: ClusterImage, rules: Rules) -> list[Decision[None]]:
-    """After min.insync.replicas went down: who is not in sync may now lack what was committed without it."""
-    electorate = Electorate(image, rules)
+def clear_stale_elrs(
+    image: ClusterImage, laws: Laws, topics: Iterable[TopicImage]
+) -> list[Decision[None]]:
+    """What a milder min.insync.replicas does: who is not in sync may soon lack what is committed without it.
+
+    `topics` as they shall be. To be written not later than the law itself.
+    """
     edits = Edits(image)
-    for topic in image.topics.values():
+    for topic in topics:
         for number, partition in enumerate(topic.partitions):
             if partition.elr:
-                law = electorate.law(topic)
-                edits.put(topic, number, settled(partition, partition, law))
+                now = image.topics[topic.name]
+                edits.put(now, number, settled(partition, partition, laws.of(topic)))
     return edits.decisions()

@@ -62,7 +62,7 @@ class TopicImage(NamedTuple):
 
     @property
     def replication_factor(self) -> int:
-        return len(self.partitions[0].replicas)
+        return self.partitions[0].replication_factor
 
 
 class TopicChange(NamedTuple):
@@ -182,10 +182,6 @@ class ClusterImage:
     def chunks_on(self, broker_id: int) -> list[ChunkId]:
         """The chunks with a replica on that broker."""
         return list(self._hosted.get(broker_id, ()))
-
-    def moving_chunks(self) -> list[ChunkId]:
-        """The chunks with a partition that is being reassigned."""
-        return list(self._moving)
 
     def moving_partitions(self) -> dict[TopicPartition, PartitionImage]:
         """The partitions that are being reassigned."""

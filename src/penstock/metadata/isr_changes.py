@@ -6,7 +6,7 @@ from typing import NamedTuple
 from penstock.metadata.decisions import Decision, Rules, chunk_change
 from penstock.metadata.image import ChunkId, ClusterImage, TopicImage
 from penstock.metadata.partition_rules import Electorate, standing_elr
-from penstock.metadata.reassignment_rules import completed
+from penstock.metadata.reassignment_rules import completed_alone
 from penstock.metadata.store import Compare, Revision
 from penstock.metadata.values import CHUNK_PARTITIONS, PartitionImage, live_key
 from penstock.model.errors import BrokerError, ErrorCode
@@ -51,7 +51,7 @@ def alter_partition(
     and hold if the first does. A leader other than the one that asked (a reassignment ended with this
     change) is to be answered with NEW_LEADER_ELECTED.
     """
-    _check_session(image, broker_id, broker_epoch)
+    check_session(image, broker_id, broker_epoch)
     asked = _Asked(image, Electorate(image, rules), broker_id)
     outcomes: list[Outcome] = []
     written: set[ChunkId] = set()
@@ -68,7 +68,7 @@ def alter_partition(
     return outcomes
 
 
-def _check_session(image: ClusterImage, broker_id: int, broker_epoch: int) -> None:
+def check_session(image: ClusterImage, broker_id: int, broker_epoch: int) -> None:
     broker = image.brokers.get(broker_id)
     known_epoch = broker.epoch if broker else 0
     if known_epoch != broker_epoch:
@@ -192,14 +192,15 @@ class _Asked:
     def _altered(self, before: PartitionImage, change: IsrChange) -> PartitionImage:
         if _is_done(before, change):
             return before
-        law = self._electorate.law(self._topic(change))
+        topic, laws = self._topic(change), self._electorate.laws
+        law = laws.of(topic)
         wanted = {member.broker_id for member in change.new_isr}
         isr = tuple(broker_id for broker_id in before.replicas if broker_id in wanted)
         left = tuple(broker_id for broker_id in before.isr if broker_id not in wanted)
         after = before._replace(
             isr=isr, elr=(*standing_elr(before, law), *left), recovering=change.recovering
         )
-        return completed(before, after, self._electorate.able, law)
+        return completed_alone(topic, change.partition, after, self._electorate.able, laws)
 
     def _sessions(self, before: PartitionImage, change: IsrChange) -> list[Compare]:
         """C2 (c): an addition holds only for the session in which the leader saw the replica catch up."""

@@ -23,8 +23,30 @@ class Law(NamedTuple):
 
 
 def effective_min_isr(min_isr: int, partition: PartitionImage) -> int:
-    """No more can be asked for than there are replicas; those being added do not count before they are in sync."""
-    return min(min_isr, len(partition.replicas) - len(partition.adding))
+    """No more can be asked for than there are replicas."""
+    return min(min_isr, partition.replication_factor)
+
+
+class Laws:
+    """The law of each topic, as the leaders of its partitions see it too. Topics with equal settings share one."""
+
+    def __init__(self, broker_defaults: Mapping[str, str]) -> None:
+        self._defaults = broker_defaults
+        self._known: dict[tuple[frozenset[tuple[str, str]], int], Law] = {}
+
+    def of(self, topic: TopicImage | None) -> Law:
+        """None: of a topic that is being created."""
+        overrides: Mapping[str, str] = topic.config if topic else {}
+        key = frozenset(overrides.items()), topic.replication_factor if topic else 1
+        law = self._known.get(key)
+        if law is None:
+            config = resolve_topic_config(overrides, self._defaults, replication_factor=key[1])
+            law = self._known[key] = Law(
+                config.min_insync_replicas,
+                config.unclean_leader_election_enable,
+                config.flush_messages == 1,
+            )
+        return law
 
 
 class Electorate:
@@ -43,22 +65,10 @@ class Electorate:
             able.add(joining)
         able.discard(NOBODY if leaving is None else leaving)
         self.able = frozenset(able)
-        self._defaults = rules.broker_defaults
-        self._laws: dict[tuple[frozenset[tuple[str, str]], int], Law] = {}
+        self.laws = Laws(rules.broker_defaults)
 
     def law(self, topic: TopicImage | None) -> Law:
-        """Of a topic; none: of one that is being created. As the leaders of its partitions see it."""
-        settings: Mapping[str, str] = topic.config if topic else {}
-        key = frozenset(settings.items()), topic.replication_factor if topic else 1
-        law = self._laws.get(key)
-        if law is None:
-            config = resolve_topic_config(settings, self._defaults, replication_factor=key[1])
-            law = self._laws[key] = Law(
-                config.min_insync_replicas,
-                config.unclean_leader_election_enable,
-                config.flush_messages == 1,
-            )
-        return law
+        return self.laws.of(topic)
 
 
 def standing_elr(partition: PartitionImage, law: Law) -> tuple[int, ...]:

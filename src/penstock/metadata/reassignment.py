@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from penstock.metadata.chunk_rewrites import rewrite
 from penstock.metadata.decisions import Decision, Rules
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.partition_edits import Answers, Edits
@@ -52,17 +51,20 @@ def alter_reassignments(
             errors[at] = None
         except BrokerError as error:
             errors[at] = error
+    edits.keep_laws(electorate.laws)
     return Answers(edits.decisions(), errors)
 
 
 def complete_reassignments(image: ClusterImage, rules: Rules) -> list[Decision[None]]:
     """Ends the moves that can be ended; most are by the change of the ISR that they waited for."""
     electorate = Electorate(image, rules)
-
-    def step(partition: PartitionImage, law: Law) -> PartitionImage:
-        return completed(partition, partition, electorate.able, law)
-
-    return rewrite(image, image.moving_chunks(), electorate, step)
+    edits = Edits(image)
+    for at, partition in image.moving_partitions().items():
+        topic = image.topics[at.topic]
+        law = electorate.law(topic)
+        edits.put(topic, at.partition, completed(partition, partition, electorate.able, law))
+    edits.keep_laws(electorate.laws)
+    return edits.decisions()
 
 
 def _original(partition: PartitionImage) -> tuple[int, ...]:
@@ -103,10 +105,11 @@ def _kept(
     isr = tuple(member for member in before.isr if member in replicas)
     kept = before._replace(replicas=replicas, isr=isr)
     whole = before.isr or before.elr
-    if whole and set(whole).isdisjoint(replicas):
+    stay = able.intersection(whole, replicas) or set(whole) <= set(replicas)
+    if not stay:
         raise _invalid(
-            f"only brokers {list(whole)} have all data of {at}, and {list(replicas)} has none of these:"
-            " wait for one, or name one"
+            f"only brokers {list(whole)} have all data of {at}, and none of these that runs is among"
+            f" {list(replicas)}: wait for one, or name one"
         )
     if before.leader >= 0 and before.leader not in isr:
         kept = elected(kept, able, unclean=False)

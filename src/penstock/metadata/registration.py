@@ -70,7 +70,7 @@ def last_ending(live: LiveBroker, known: Registration | None) -> str:
     """How the last run of a broker ended, as far as its data is what the controller knows of."""
     if known is None or known.directory_id != live.directory_id:
         return EMPTY_DISK
-    if live.previous_epoch < known.epoch:
+    if live.previous_epoch != known.epoch:
         return EMPTY_DISK
     return live.last_shutdown if live.last_shutdown in (CLEAN, PROCESS_CRASH) else POWER_LOSS
 
@@ -80,7 +80,7 @@ def _after_restart(
 ) -> PartitionImage:
     if broker_id not in partition.isr and broker_id not in partition.elr:
         return partition
-    if _stays(partition, ending, able, law):
+    if _stays(partition, broker_id, ending, able, law):
         is_leader = partition.leader == broker_id
         return settled(partition, partition, law, reelected=True) if is_leader else partition
     after = without(partition, broker_id, law, intact=ending == PROCESS_CRASH)
@@ -89,15 +89,19 @@ def _after_restart(
     return settled(partition, after, law)
 
 
-def _stays(partition: PartitionImage, ending: str, able: frozenset[int], law: Law) -> bool:
+def _stays(
+    partition: PartitionImage, broker_id: int, ending: str, able: frozenset[int], law: Law
+) -> bool:
     """Whether a broker that restarted is as much in sync as before. `able` are others than it (E3, E4)."""
     if ending == CLEAN:
         return True
     if not able.isdisjoint(partition.isr or partition.elr):
         return False
-    if ending == PROCESS_CRASH or len(partition.replicas) == 1:
+    if ending == PROCESS_CRASH:
         return True
-    return ending == POWER_LOSS and law.flushes_each
+    if ending == POWER_LOSS and law.flushes_each:
+        return True
+    return partition.replication_factor == 1 and {*partition.isr, *partition.elr} == {broker_id}
 
 
 def unfence_broker(image: ClusterImage, broker_id: int, rules: Rules) -> list[Decision[None]]:

@@ -34,8 +34,8 @@ class LiveBroker(NamedTuple):
     rack: str | None
     directory_id: str
     lease: int
-    last_shutdown: str = "clean"  # clean, process-crash or power-loss
-    previous_epoch: int = 0  # of its last session, as its data directory knows it
+    last_shutdown: str = "clean"  # or process-crash, power-loss: the worst since the previous epoch
+    previous_epoch: int = 0  # in which it last saw itself registered, as its data directory knows
 
 
 class Registration(NamedTuple):
@@ -61,6 +61,11 @@ class PartitionImage(NamedTuple):
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     recovering: bool = False
+
+    @property
+    def replication_factor(self) -> int:
+        """Replicas that are being added do not count before they are in sync."""
+        return len(self.replicas) - len(self.adding)
 
 
 # keys

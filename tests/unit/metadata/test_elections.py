@@ -4,11 +4,11 @@ from collections import Counter
 
 import pytest
 
+from penstock.metadata.config_changes import ConfigOp, Op, Resource, alter_configs
 from penstock.metadata.controller import TopicSpec
 from penstock.metadata.elections import (
     ElectionKind,
     balance_leaders,
-    clear_stale_elrs,
     elect_leaders,
 )
 from penstock.metadata.partition_edits import Answers
@@ -94,8 +94,9 @@ def test_leaders_are_balanced_after_a_broker_came_back_a_few_at_a_time() -> None
 
 def test_who_may_lack_data_since_the_law_became_milder_is_no_longer_eligible() -> None:
     eligible = PartitionImage(1, 5, 7, (1, 2, 3), (1,), (2,))
-    world = world_with(eligible)
-    assert clear_stale_elrs(world.image, world.rules) == []
-    world = world_with(eligible, config={"min.insync.replicas": "1"})
-    world.carry_out_all(clear_stale_elrs(world.image, world.rules))
-    assert partition(world) == PartitionImage(1, 5, 8, (1, 2, 3), (1,))
+    for resource, name in ((Resource.TOPIC, "t"), (Resource.BROKER, "")):
+        world = world_with(eligible)
+        for min_isr, after in (("2", eligible), ("1", PartitionImage(1, 5, 8, (1, 2, 3), (1,)))):
+            ops = [ConfigOp("min.insync.replicas", Op.SET, min_isr)]
+            world.carry_out(alter_configs(world.image, resource, name, ops, world.layers))
+            assert partition(world) == after
