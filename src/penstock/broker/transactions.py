@@ -13,6 +13,7 @@ from typing import Final
 
 from penstock.broker.cluster import Cluster, Spawn
 from penstock.broker.coordinator import GroupCoordinator
+from penstock.broker.marker_sending import MarkerSender
 from penstock.broker.markers import MarkerWriter
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.partition import Partition
@@ -75,6 +76,7 @@ class TransactionCoordinator:
         metrics: BrokerMetrics,
     ) -> None:
         self.markers = MarkerWriter(replicas, groups, clock)
+        self._sender = MarkerSender(self.markers, cluster, replicas.loop, spawn)
         self._replicas = replicas
         self._cluster = cluster
         self._clock = clock
@@ -121,7 +123,7 @@ class TransactionCoordinator:
         )
 
     def _send(self, shard: TxnShard, markers: Markers) -> None:
-        self.markers.send(
+        self._sender.send(
             markers,
             shard.epoch,
             is_wanted=lambda: shard.is_open,
