@@ -54,7 +54,7 @@ def test_letters_are_listed_with_their_story(run: Command, topic: str) -> None:
     topics = run("dlq", "list", "--json").json()
     assert {"topic": f"{topic}.dlq", "messages": 3} in topics
     letters = run("dlq", "list", f"{topic}.dlq", "--json").json()
-    assert [(one["topic"], one["origin_offset"], one["error"]) for one in letters] == [
+    assert [(one["origin_topic"], one["origin_offset"], one["error"]) for one in letters] == [
         (topic, n, f"no order {n}") for n in range(3)
     ]
     assert not any(one["sent_back"] for one in letters)
@@ -80,9 +80,18 @@ def test_letters_go_back_once_with_the_headers_they_had(
 ) -> None:
     dead = f"{topic}.dlq"
     assert run("dlq", "redrive", dead, "--dry-run", "--json").json()["sent"] == 3
-    assert run("dlq", "redrive", dead, "-n", 2).out == f"sent 2 letters of {dead} back\n"
-    assert run("dlq", "redrive", dead, "--json").json()["sent"] == 1
-    assert run("dlq", "redrive", dead, "--json").json()["sent"] == 0
+    assert run("dlq", "redrive", dead, "-n", 2).out == f"sent 2 letters of {dead}: 2 to {topic}\n"
+    assert run("dlq", "redrive", dead, "--json").json() == {
+        "topic": dead,
+        "sent": 1,
+        "to": {topic: 1},
+        "passed_over": 0,
+        "sent_before": 2,
+        "dry_run": False,
+    }
+    nothing = run("dlq", "redrive", dead)
+    assert nothing.out == f"sent 0 letters of {dead}\n"
+    assert nothing.err == "left out 3 letters sent back before: give --again to send again\n"
     done = work(broker, topic, 3, fails=False)
     assert [message.value for message in done] == [b"order 0", b"order 1", b"order 2"]
     assert done[0].headers == [("own", b"h"), ("penstock-redriven", b"1")]
@@ -103,3 +112,46 @@ def test_a_topic_that_is_not_there_is_one_line(run: Command) -> None:
     done = run("dlq", "list", "nowhere.dlq")
     assert done.status == 1
     assert done.err == "penstock: topic 'nowhere.dlq' does not exist; see: penstock dlq list\n"
+
+
+def test_a_letter_that_is_not_there_is_said_to_be_missing(run: Command, topic: str) -> None:
+    dead = f"{topic}.dlq"
+    missing = run("dlq", "show", dead, "--partition", 0, "--offset", 99)
+    assert missing.status == 1
+    assert missing.err == (
+        f"penstock: {dead}-0@99: there is no letter; see: penstock dlq list {dead}\n"
+    )
+    nowhere = run("dlq", "show", dead, "--partition", 7)
+    assert nowhere.status == 1
+    assert nowhere.err == f"penstock: topic '{dead}' has no partition 7; it has 0 to 0\n"
+
+
+def test_a_topic_without_letters_is_said_to_be_empty(broker: Broker, run: Command) -> None:
+    empty = broker.create_topic()
+    for command in ("list", "show"):
+        done = run("dlq", command, empty)
+        assert done.status == 0
+        assert done.err == f"{empty} has no letters\n"
+    assert run("dlq", "list", empty, "--json").json() == []
+
+
+def test_what_is_no_letter_is_passed_over_and_said_so(broker: Broker, run: Command) -> None:
+    plain, other = broker.create_topic(), broker.create_topic()
+    with Producer(broker.bootstrap) as producer:
+        producer.send(plain, b"x")
+    dry = run("dlq", "redrive", plain, "--dry-run")
+    assert dry.out == f"would send 0 letters of {plain}\n"
+    assert dry.err == "passed over 1 message without an origin: give --to\n"
+    assert run("dlq", "redrive", plain, "--to", other).out == (
+        f"sent 1 letter of {plain}: 1 to {other}\n"
+    )
+
+
+def test_a_letter_in_parts_is_found_by_its_offset(broker: Broker, run: Command) -> None:
+    dead = broker.create_topic()
+    with Producer(broker.bootstrap, split_large=True) as producer:
+        last = producer.send(dead, b"x" * 2_500_000, "k").result(PATIENCE_S)
+        producer.send(dead, b"after", "k").result(PATIENCE_S)
+    shown = run("dlq", "show", dead, "--partition", 0, "--offset", last.offset, "--json")
+    (letter,) = shown.json_lines()
+    assert len(letter["value"]) == 2_500_000

@@ -1,6 +1,7 @@
 """`penstock dlq`: dead letters listed, shown, and sent back to where they came from."""
 
 from argparse import ArgumentParser, Namespace
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -18,7 +19,7 @@ from penstock.cli.arguments import (
     offset,
     sentence,
 )
-from penstock.cli.output import Output, counted
+from penstock.cli.output import Output, counted, note
 from penstock.cli.session import CLIENT_ID, with_pool
 from penstock.cli.values import format_time
 from penstock.client import admin
@@ -28,7 +29,7 @@ from penstock.model.errors import ErrorCode
 from penstock.model.ids import TopicPartition
 
 if TYPE_CHECKING:
-    from penstock.sdk.letters import Letters
+    from penstock.sdk.letters import Letters, Redriven
     from penstock.sdk.message import Message
 
 _SUFFIXES: Final = (".dlq", ".DLQ", "-dlq", "_dlq", ".DLT", "-dlt")
@@ -73,7 +74,7 @@ def configure(parser: ArgumentParser) -> None:
     _configure_redrive(
         add(
             "redrive",
-            "send letters back to the topics they came from, each exactly once",
+            "send letters back to their topics, each exactly once",
             _redrive,
             "penstock dlq redrive orders.dlq --dry-run",
             "penstock dlq redrive orders.dlq -n 100",
@@ -93,7 +94,13 @@ def _configure_redrive(parser: ArgumentParser) -> None:
 
 
 @contextmanager
-def _letters(arguments: Namespace, *, skip_redriven: bool = False) -> "Iterator[Letters]":
+def _letters(
+    arguments: Namespace,
+    *,
+    skip_redriven: bool = False,
+    partition: int | None = None,
+    offset: int | None = None,
+) -> "Iterator[Letters]":
     from penstock.sdk.errors import ConfigurationError, PenstockError
     from penstock.sdk.letters import Letters
 
@@ -102,6 +109,8 @@ def _letters(arguments: Namespace, *, skip_redriven: bool = False) -> "Iterator[
             arguments.bootstrap,
             arguments.topic,
             skip_redriven=skip_redriven,
+            partition=partition,
+            offset=offset,
             librdkafka={"client.id": CLIENT_ID, **dict(arguments.properties)},
         ) as letters:
             yield letters
@@ -136,6 +145,8 @@ def _list(arguments: Namespace) -> None:
             for one in described
         ],
     )
+    if not described:
+        note(f"{arguments.topic} has no letters")
 
 
 def _list_topics(arguments: Namespace, output: Output) -> None:
@@ -144,6 +155,8 @@ def _list_topics(arguments: Namespace, output: Output) -> None:
         output.document([{"topic": name, "messages": number} for name, number in found])
     else:
         output.table(("topic", "messages"), found)
+    if not found:
+        note(f"no topic is named like one of dead letters: *{', *'.join(_SUFFIXES)}")
 
 
 async def _letter_counts(pool: Pool) -> list[tuple[str, int]]:
@@ -171,16 +184,20 @@ def _show(arguments: Namespace) -> None:
     if arguments.offset is not None and arguments.partition is None:
         raise UsageError("--offset needs --partition: each partition counts its own")
     output = Output(as_json=arguments.json)
-    with _letters(arguments) as letters:
-        chosen = (message for message in letters if _is_chosen(message, arguments))
+    shown = 0
+    with _letters(arguments, partition=arguments.partition, offset=arguments.offset) as letters:
+        chosen = (one for one in letters if arguments.offset in (None, one.offset))
         for message in islice(chosen, arguments.count):
             _show_one(message, _described(message, letters), output)
-
-
-def _is_chosen(message: "Message", arguments: Namespace) -> bool:
-    return arguments.partition in (None, message.partition) and (
-        arguments.offset in (None, message.offset)
-    )
+            shown += 1
+    if not shown and arguments.offset is not None:
+        raise ClientError(
+            f"{arguments.topic}-{arguments.partition}@{arguments.offset}: there is no letter; "
+            f"see: penstock dlq list {arguments.topic}",
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+        )
+    if not shown:
+        note(f"{arguments.topic} has no letters")
 
 
 def _show_one(message: "Message", described: dict[str, Any], output: Output) -> None:
@@ -206,7 +223,7 @@ def _show_one(message: "Message", described: dict[str, Any], output: Output) -> 
             "failed at": format_time(described["failed_at_ms"]),
             "sent back": described["sent_back"],
             "key": _text(message.raw_key),
-            "headers": ", ".join(f"{name}={_text(value)}" for name, value in _own(message)),
+            "headers": ", ".join(f"{name}={_text(value)}" for name, value in _own(message)) or None,
             "value": _text(message.raw_value),
         }
     )
@@ -214,17 +231,13 @@ def _show_one(message: "Message", described: dict[str, Any], output: Output) -> 
 
 
 def _redrive(arguments: Namespace) -> None:
-    from penstock.sdk.letters import redrive
+    from penstock.sdk import letters as sdk
     from penstock.sdk.producer import Producer
 
-    output = Output(as_json=arguments.json)
     with _letters(arguments, skip_redriven=not arguments.again) as letters:
         if arguments.dry_run:
-            sent = sum(
-                1
-                for message in islice(letters, arguments.count)
-                if arguments.to or _described(message, letters)["topic"]
-            )
+            chosen = islice(letters, arguments.count)
+            done = sdk.counted(chosen, arguments.to, sdk.Redriven(Counter(), 0))
         else:
             with Producer(
                 arguments.bootstrap,
@@ -233,12 +246,34 @@ def _redrive(arguments: Namespace) -> None:
                 split_large=True,
                 librdkafka={"log_level": 0, **dict(arguments.properties)},
             ) as producer:
-                sent = redrive(letters, producer, to=arguments.to, limit=arguments.count)
+                done = sdk.redrive(letters, producer, to=arguments.to, limit=arguments.count)
+        _report(arguments, done, skipped=letters.skipped)
+
+
+def _report(arguments: Namespace, done: "Redriven", *, skipped: int) -> None:
+    output = Output(as_json=arguments.json)
+    sent = done.sent.total()
     if output.as_json:
-        output.document({"topic": arguments.topic, "sent": sent, "dry_run": arguments.dry_run})
-    else:
-        verb = "would send" if arguments.dry_run else "sent"
-        output.line(f"{verb} {counted(sent, 'letter')} of {arguments.topic} back")
+        output.document(
+            {
+                "topic": arguments.topic,
+                "sent": sent,
+                "to": dict(done.sent),
+                "passed_over": done.passed_over,
+                "sent_before": skipped,
+                "dry_run": arguments.dry_run,
+            }
+        )
+        return
+    verb = "would send" if arguments.dry_run else "sent"
+    places = ", ".join(f"{number} to {topic}" for topic, number in sorted(done.sent.items()))
+    output.line(
+        f"{verb} {counted(sent, 'letter')} of {arguments.topic}{': ' if places else ''}{places}"
+    )
+    if done.passed_over:
+        note(f"passed over {counted(done.passed_over, 'message')} without an origin: give --to")
+    if skipped:
+        note(f"left out {counted(skipped, 'letter')} sent back before: give --again to send again")
 
 
 def _described(message: "Message", letters: "Letters") -> dict[str, Any]:
@@ -248,8 +283,7 @@ def _described(message: "Message", letters: "Letters") -> dict[str, Any]:
     return {
         "partition": message.partition,
         "offset": message.offset,
-        **{f"origin_{name}": getattr(letter, name) for name in ("partition", "offset")},
-        "topic": letter.topic,
+        **{f"origin_{name}": getattr(letter, name) for name in ("topic", "partition", "offset")},
         "error": letter.error,
         "error_type": letter.error_type,
         "attempts": letter.attempts,
@@ -267,9 +301,11 @@ def _own(message: "Message") -> list[tuple[str, bytes | None]]:
 
 
 def _origin(described: dict[str, Any]) -> str:
-    if described["topic"] is None:
+    if described["origin_topic"] is None:
         return "-"
-    return f"{described['topic']}-{described['origin_partition']}@{described['origin_offset']}"
+    return (
+        f"{described['origin_topic']}-{described['origin_partition']}@{described['origin_offset']}"
+    )
 
 
 def _text(data: bytes | None) -> str:

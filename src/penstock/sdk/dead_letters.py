@@ -138,7 +138,11 @@ def own_headers(headers: Iterable[Header]) -> list[Header]:
 
 
 def redriven(headers: Sequence[Header]) -> list[Header]:
-    """The headers of a letter that goes back to its topic: as it was, with the count of its returns."""
+    """The headers of a letter that goes back to its topic: as it was, with the count of its returns.
+
+    >>> redriven([("own", b"1"), ("penstock-error", b"no"), ("penstock-redriven", b"1")])
+    [('own', b'1'), ('penstock-redriven', b'2')]
+    """
     count = read(headers).redriven + 1
     kept = [header for header in own_headers(headers) if header[0] != REDRIVEN]
     return [*kept, (REDRIVEN, _digits(count))]

@@ -3,10 +3,11 @@
 What was sent back is remembered as the offsets of a group of that topic, in one transaction with the sending.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from penstock.sdk import dead_letters
 from penstock.sdk.errors import UnknownTopic
@@ -21,7 +22,10 @@ _AT_ONCE: Final = 500
 
 
 class Letters:
-    """Iterate for the letters that are there now; `redriven` says up to where they were sent back before."""
+    """Iterate for the letters that are there now, of one partition and up to one offset if these are given.
+
+    `redriven` says up to where they were sent back before; `skipped`, how many offsets were left out for that.
+    """
 
     auto_commits: bool = False
 
@@ -31,6 +35,8 @@ class Letters:
         topic: str,
         *,
         skip_redriven: bool = False,
+        partition: int | None = None,
+        offset: int | None = None,
         librdkafka: Mapping[str, Any] | None = None,
     ) -> None:
         from confluent_kafka import Consumer as Client
@@ -55,9 +61,13 @@ class Letters:
             },
         )
         self.redriven: dict[Place, int] = {}
+        self.skipped = 0
         self._ends: dict[Place, int] = {}
+        self._last = (
+            None if offset is None else offset + 1
+        )  # a split letter begins before its offset
         with errors_of(f"topic {topic!r}"):
-            self._assign(skip_redriven)
+            self._assign(skip_redriven, partition)
 
     def __enter__(self) -> Self:
         return self
@@ -100,7 +110,7 @@ class Letters:
     def is_redriven(self, message: Message) -> bool:
         return message.offset < self.redriven.get(message.place, 0)
 
-    def _assign(self, skip_redriven: bool) -> None:
+    def _assign(self, skip_redriven: bool, partition: int | None) -> None:
         from confluent_kafka import TopicPartition
 
         found = self._client.list_topics(self.topic, _TIMEOUT_S).topics[self.topic]
@@ -108,13 +118,22 @@ class Letters:
             raise UnknownTopic(
                 f"topic {self.topic!r} does not exist", remedy="see: penstock dlq list"
             )
-        partitions = [TopicPartition(self.topic, index) for index in found.partitions]
+        wanted = [index for index in sorted(found.partitions) if partition in (None, index)]
+        if not wanted:
+            raise UnknownTopic(
+                f"topic {self.topic!r} has no partition {partition}",
+                remedy=f"it has 0 to {len(found.partitions) - 1}",
+            )
+        partitions = [TopicPartition(self.topic, index) for index in wanted]
         for one in self._client.committed(partitions, _TIMEOUT_S):
             self.redriven[(one.topic, one.partition)] = max(0, one.offset)
         for one in partitions:
             place = (one.topic, one.partition)
             low, high = self._client.get_watermark_offsets(one, _TIMEOUT_S)
+            if self._last is not None:
+                high = min(high, self._last)
             one.offset = max(low, self.redriven[place] if skip_redriven else 0)
+            self.skipped += one.offset - low
             if one.offset < high:
                 self._ends[place] = high
         self._client.assign([one for one in partitions if (one.topic, one.partition) in self._ends])
@@ -141,26 +160,46 @@ class Letters:
             raise ours
 
 
+class Redriven(NamedTuple):
+    """How many letters went to each topic, and how many messages were passed over because they are no letters."""
+
+    sent: Counter[str]
+    passed_over: int
+
+
 def redrive(
     letters: Letters, producer: Producer, *, to: str | None = None, limit: int | None = None
-) -> int:
-    """Sends letters back to the topics they came from (or to `to`), each exactly once; how many.
+) -> Redriven:
+    """Sends letters back to the topics they came from (or to `to`), each exactly once.
 
     What is no dead letter is passed over, unless `to` says where it belongs.
     """
-    count = 0
+    done = Redriven(Counter(), 0)
     source = iter(letters)
-    while limit is None or count < limit:
-        room = _AT_ONCE if limit is None else min(_AT_ONCE, limit - count)
+    while limit is None or done.sent.total() < limit:
+        room = _AT_ONCE if limit is None else min(_AT_ONCE, limit - done.sent.total())
         batch = list(islice(source, room))
         if not batch:
-            return count
+            break
         with producer.transaction() as transaction:
-            for message in batch:
-                target = to or dead_letters.read(message.headers).topic
-                if target is not None:
-                    headers = dead_letters.redriven(message.headers)
-                    producer.send(target, message.raw_value, message.raw_key, headers)
-                    count += 1
+            for message, target in targets(batch, to):
+                headers = dead_letters.redriven(message.headers)
+                producer.send(target, message.raw_value, message.raw_key, headers)
             transaction.send_offsets(letters)
-    return count
+        done = counted(batch, to, done)
+    return done
+
+
+def targets(messages: Iterable[Message], to: str | None) -> Iterator[tuple[Message, str]]:
+    """Each letter with the topic it goes to."""
+    for message in messages:
+        target = to or dead_letters.read(message.headers).topic
+        if target is not None:
+            yield message, target
+
+
+def counted(messages: Iterable[Message], to: str | None, before: Redriven) -> Redriven:
+    """What sending these amounts to."""
+    batch = list(messages)
+    sent = Counter(target for _, target in targets(batch, to))
+    return Redriven(before.sent + sent, before.passed_over + len(batch) - sent.total())
