@@ -3,7 +3,7 @@ import pytest
 from penstock.kafka.security import Operation, ResourceType
 from penstock.model.errors import ErrorCode
 from penstock.wire.messages.describe_cluster import DescribeClusterRequest
-from tests.support.context import ADDRESS, BROKER_ID, BrokerContext
+from tests.support.context import ADDRESS, BROKER_ID, LISTENER, BrokerContext
 
 NOT_ASKED = -(2**31)
 
@@ -38,3 +38,21 @@ def test_an_endpoint_for_controllers_is_not_offered(
     answer = broker.ask(DescribeClusterRequest(endpoint_type=endpoint_type))
     assert answer.error_code == code
     assert answer.error_message
+
+
+def test_brokers_that_do_not_take_part_are_told_to_who_asks_for_them(
+    broker: BrokerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = broker.cluster.image.brokers[BROKER_ID]._replace(
+        id=9, epoch=0, listeners={}, fenced=True, rack="r"
+    )
+    starting = away._replace(id=10, listeners={LISTENER: ADDRESS})
+    monkeypatch.setitem(broker.cluster.image.brokers, 9, away)
+    monkeypatch.setitem(broker.cluster.image.brokers, 10, starting)
+    assert [it.broker_id for it in broker.ask(DescribeClusterRequest()).brokers] == [BROKER_ID]
+    answer = broker.ask(DescribeClusterRequest(include_fenced_brokers=True))
+    assert [(it.broker_id, it.host, it.port, it.is_fenced) for it in answer.brokers] == [
+        (BROKER_ID, *ADDRESS, False),
+        (9, "", -1, True),
+        (10, *ADDRESS, True),
+    ]
