@@ -86,7 +86,7 @@ class Cluster(Commands):
         happened = asyncio.Event()
         self._session = Session(store, feed, identity)
         patience_ms = _TTLS_OF_PATIENCE * identity.session_timeout_ms
-        self._upkeep = Upkeep(self, self._committer, happened.set)
+        self._upkeep = Upkeep(self, self._committer)
         self._duties = duties = Duties(
             self, self._committer, self._upkeep, happened.set, patience_ms=patience_ms
         )

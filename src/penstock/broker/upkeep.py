@@ -8,8 +8,7 @@ from typing import Final
 from penstock.broker.committer import Committer
 from penstock.broker.view import View
 from penstock.metadata.decisions import Decision
-from penstock.metadata.elections import balance_leaders, clear_stale_elrs
-from penstock.metadata.image import Delta
+from penstock.metadata.elections import balance_leaders
 from penstock.metadata.internal_topics import raise_internal_replication
 from penstock.metadata.reassignment import complete_reassignments
 from penstock.metadata.store import StoreError
@@ -23,15 +22,12 @@ Decide = Callable[[], Sequence[Decision[None]]]
 
 
 class Upkeep:
-    def __init__(self, view: View, committer: Committer, wake: Callable[[], None]) -> None:
+    def __init__(self, view: View, committer: Committer) -> None:
         self._view = view
         self._committer = committer
-        self._wake = wake
-        self._settings_changed = True
-        view.on_change(self._notice)
 
     async def attend(self) -> None:
-        """After brokers came or went, or settings changed."""
+        """After brokers came or went."""
         view = self._view
         await self._do(
             "internal-topics-grown",
@@ -41,9 +37,6 @@ class Upkeep:
             "reassignments-completed",
             lambda: complete_reassignments(view.image, view.rules),
         )
-        if self._settings_changed:
-            self._settings_changed = False
-            await self._do("elrs-cleared", lambda: clear_stale_elrs(view.image, view.rules))
 
     async def balance_for_ever(self) -> None:
         """E6: preferred leaders lead again, some at a time."""
@@ -75,8 +68,3 @@ class Upkeep:
         done = await self._committer.commit_all(decide)
         _log.info("controller-upkeep what=%s chunks=%d", event, len(done))
         return True
-
-    def _notice(self, delta: Delta) -> None:
-        if delta.broker_configs or any(change.is_reconfigured for change in delta.changed):
-            self._settings_changed = True
-            self._wake()
