@@ -237,7 +237,7 @@ class Node:
             directory_id=directory.id,
             session_timeout_ms=self.config.broker_session_timeout_ms,
             rack=self.config.broker_rack,
-            last_shutdown=directory.ending.value,
+            last_shutdown=directory.last_run.untold.value,
             previous_epoch=directory.last_run.broker_epoch or 0,
         )
 

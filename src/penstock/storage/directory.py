@@ -110,7 +110,7 @@ class DataDirectory:
         }
         self.store_revision = markers.read_store_revision(self.path)
         self._saved_revision = self.store_revision
-        self._write_running(self.last_run.broker_epoch)
+        self._write_running(self.last_run.broker_epoch, self.last_run.untold)
 
     def _read_or_create_meta(self) -> dict[str, str]:
         meta = markers.read_meta(self.path)
@@ -159,14 +159,16 @@ class DataDirectory:
             markers.write_meta(self.path, self._meta, self._disk)
 
     def note_broker_epoch(self, broker_epoch: int) -> None:
-        """The epoch under which this run is registered. Waits for the disk."""
-        self._write_running(broker_epoch)
+        """The epoch under which this run is registered, which tells how earlier runs ended. Waits for the disk."""
+        self._write_running(broker_epoch, Ending.CLEAN)
 
-    def _write_running(self, broker_epoch: int | None) -> None:
+    def _write_running(self, broker_epoch: int | None, untold: Ending) -> None:
         before = self.last_run.unseen_ending
         if self.ending is Ending.CLEAN and self.last_run.seen is None:
             before = Ending.CLEAN
-        markers.write_running(self.path, self._run, self._boot_id, broker_epoch, before, self._disk)
+        markers.write_running(
+            self.path, self._run, self._boot_id, broker_epoch, before, untold, self._disk
+        )
 
     # Logs ------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ class LastRun(NamedTuple):
     broker_epoch: int | None
     unseen_ending: Ending  # for logs that the last run did not open: how the run ended that did
     seen: frozenset[str] | None  # those that it did open; None: it need not be known
+    untold: Ending  # the worst end of all runs since the last one with a session: nobody has heard of it
 
 
 def log_name(topic_id: TopicId, partition: int) -> str:
@@ -37,21 +38,39 @@ def read_last_run(directory: str, boot_id: str, *, is_new: bool = False) -> Last
     running, clean = _read(directory, RUNNING), _read(directory, CLEAN)
     if running is None:
         ending = Ending.CLEAN if is_new else Ending.POWER_LOSS
-        return LastRun(ending, None, ending, None)
+        return LastRun(ending, None, ending, None, ending)
     broker_epoch, before = running["broker_epoch"], Ending(running["before"])
+    untold = Ending(running.get("untold", Ending.CLEAN.value))
     if clean is not None and clean["run"] == running["run"]:
         seen = None if clean["seen"] is None else frozenset(clean["seen"])
-        return LastRun(Ending.CLEAN, broker_epoch, before, seen)
+        return LastRun(Ending.CLEAN, broker_epoch, before, seen, untold)
     ending = Ending.PROCESS_CRASH if running["boot_id"] == boot_id else Ending.POWER_LOSS
-    worst = max(ending, before, key=_SEVERITY.index)
-    return LastRun(ending, broker_epoch, worst, frozenset())
+    return LastRun(
+        ending, broker_epoch, _worse(ending, before), frozenset(), _worse(ending, untold)
+    )
+
+
+def _worse(one: Ending, other: Ending) -> Ending:
+    return max(one, other, key=_SEVERITY.index)
 
 
 def write_running(
-    directory: str, run: str, boot_id: str, broker_epoch: int | None, before: Ending, disk: Disk
+    directory: str,
+    run: str,
+    boot_id: str,
+    broker_epoch: int | None,
+    before: Ending,
+    untold: Ending,
+    disk: Disk,
 ) -> None:
     """From now on only `clean` with the same `run` says that all went well."""
-    content = {"run": run, "boot_id": boot_id, "broker_epoch": broker_epoch, "before": before.value}
+    content = {
+        "run": run,
+        "boot_id": boot_id,
+        "broker_epoch": broker_epoch,
+        "before": before.value,
+        "untold": untold.value,
+    }
     write_atomically(f"{directory}/{RUNNING}", sealed.encode(RUNNING, content), disk=disk)
     with suppress(FileNotFoundError):
         os.unlink(f"{directory}/{CLEAN}")
