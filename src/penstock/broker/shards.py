@@ -9,11 +9,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from struct import iter_unpack
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from penstock.broker import shard_log
 from penstock.broker.cluster import Cluster, Spawn
 from penstock.broker.partition import Partition
+from penstock.broker.partition_log import NOBODY
 from penstock.broker.replicas import Replicas
 from penstock.broker.shard import LogShard
 from penstock.metadata.image import Delta, TopicImage
@@ -42,6 +43,13 @@ def partition_for(key: str, count: int) -> int:
     """Kafka's Utils.abs: the smallest number counts as 0."""
     value = java_hash(key)
     return 0 if value == -(1 << 31) else abs(value) % count
+
+
+class Elsewhere(NamedTuple):
+    """Another broker that coordinates, and since which epoch."""
+
+    broker_id: int
+    epoch: int
 
 
 class Shards(Generic[ReplayT, ShardT]):
@@ -79,6 +87,7 @@ class Shards(Generic[ReplayT, ShardT]):
         """Take over what this broker leads, and from now on what it comes to lead."""
         self._take_over()
         self._cluster.on_change(self._apply)
+        self._cluster.on_session_lost(self._take_over)
 
     def close(self) -> None:
         """Nobody is left without an answer."""
@@ -92,16 +101,16 @@ class Shards(Generic[ReplayT, ShardT]):
     def _apply(self, delta: Delta) -> None:
         names = [topic.name for topic in (*delta.created, *delta.deleted)]
         names += [change.new.name for change in delta.changed]
-        if self._topic in names and not self._closed:
+        if self._topic in names or self._cluster.broker_id in delta.brokers:
             self._take_over()
 
     def _take_over(self) -> None:
         """Shards for the partitions that are led now; those of an older epoch, or elsewhere, are closed."""
-        topic = self._cluster.image.topics.get(self._topic)
+        topic = None if self._closed else self._replicas.topics.get(self._topic)
         led = {}
-        for index, partition in enumerate(() if topic is None else topic.partitions):
-            if partition.leader == self._cluster.broker_id:
-                led[index] = partition.leader_epoch
+        for partition in () if topic is None else topic.partitions:
+            if partition is not None and partition.is_leader:
+                led[partition.index] = partition.leader_epoch
         for index, epoch in list(self._epochs.items()):
             if led.get(index) != epoch:
                 self._drop(index)
@@ -177,6 +186,16 @@ class Shards(Generic[ReplayT, ShardT]):
             )
         return leader
 
+    def elsewhere(self, key: str) -> Elsewhere | None:
+        """Where the key is coordinated, if it is by another broker."""
+        topic = self._cluster.image.topics.get(self._topic)
+        if topic is None:
+            return None
+        partition = topic.partitions[partition_for(key, len(topic.partitions))]
+        if partition.leader in (self._cluster.broker_id, NOBODY):
+            return None
+        return Elsewhere(partition.leader, partition.leader_epoch)
+
     def shard_of(self, key: str) -> ShardT:
         """The shard that has the key; raises when it is elsewhere, or not ready."""
         topic = self._replicas.topics.get(self._topic)
@@ -249,7 +268,8 @@ class Shards(Generic[ReplayT, ShardT]):
         try:
             count = await shard_log.read_all(partition, self._replicas, replay)
         except (UnknownRecord, BrokerError, StorageFault) as error:
-            self._stop(index, f"{partition} cannot be read: {error}")
+            if self._epochs.get(index) == epoch:
+                self._stop(index, f"{partition} cannot be read: {error}")
             return
         if self._epochs.get(index) != epoch or self._closed:
             return  # led elsewhere, or anew, meanwhile

@@ -45,6 +45,7 @@ class Producer:
     __slots__ = (
         "batches",
         "coordinator_epoch",
+        "ends",
         "epoch",
         "last_timestamp_ms",
         "next_sequence",
@@ -57,6 +58,7 @@ class Producer:
         self.batches: list[KnownBatch] = []
         self.last_timestamp_ms = -1  # when it last wrote
         self.coordinator_epoch = -1
+        self.ends = 0  # markers since it is known here; not kept
         self.txn_first_offset = NO_TRANSACTION
 
     def enter_epoch(self, epoch: int) -> None:
@@ -188,6 +190,7 @@ class Producers:
             producer.enter_epoch(header.producer_epoch)
         producer.last_timestamp_ms = now_ms
         producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
+        producer.ends += 1
         first_offset = producer.txn_first_offset
         if first_offset == NO_TRANSACTION:
             return None
@@ -242,6 +245,16 @@ class Producers:
             and producer.txn_first_offset != NO_TRANSACTION
             and producer.epoch == epoch
         )
+
+    def standing(self, producer_id: int) -> object:
+        """Equal to what it was before if no marker and no other epoch came in between (KIP-890)."""
+        producer = self._known.get(producer_id)
+        return None if producer is None else (producer, producer.epoch, producer.ends)
+
+    def coordinator_epoch(self, producer_id: int) -> int:
+        """Of the newest coordinator that has ended a transaction of the producer here."""
+        producer = self._known.get(producer_id)
+        return -1 if producer is None else producer.coordinator_epoch
 
     def active(self) -> list[ProducerInfo]:
         return [
