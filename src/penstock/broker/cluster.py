@@ -16,6 +16,8 @@ from penstock.broker.controller_link import ControllerLink
 from penstock.broker.heartbeats import Heartbeats
 from penstock.broker.image_feed import ImageFeed
 from penstock.broker.isr_requests import answer, asked_changes
+from penstock.broker.lost_logs import answer as lost_logs_answer
+from penstock.broker.lost_logs import names_of, places_of
 from penstock.broker.membership import Membership
 from penstock.broker.peers import CONTROL, Peers
 from penstock.broker.session import Identity, Session
@@ -39,6 +41,10 @@ from penstock.wire.messages.allocate_producer_ids import (
     AllocateProducerIdsResponse,
 )
 from penstock.wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from penstock.wire.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+)
 from penstock.wire.messages.broker_heartbeat import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -286,6 +292,14 @@ class Cluster(Commands):
         answered = await self.ask_controller(request, AlterPartitionResponse, timeout_ms=timeout_ms)
         return await self.decide_isrs(request) if answered is None else answered
 
+    async def report_lost_logs(self, request: AssignReplicasToDirsRequest) -> None:
+        """Tells the controller of logs of this broker that are damaged."""
+        answered = await self.ask_controller(
+            request, AssignReplicasToDirsResponse, timeout_ms=_ISR_TIMEOUT_MS
+        )
+        if answered is None:
+            await self.decide_lost_logs(request)
+
     async def confirm_deleted(self, topic_ids: Iterable[TopicId]) -> None:
         """This broker holds no data of those topics any more; once nobody does, their tombstones go."""
         if self.is_controller:
@@ -298,6 +312,13 @@ class Cluster(Commands):
         return [it for it in self.image.tombstones if revisions[tombstone_key(it)] <= applied]
 
     # what this broker does for others as the controller
+
+    async def decide_lost_logs(
+        self, request: AssignReplicasToDirsRequest
+    ) -> AssignReplicasToDirsResponse:
+        names = names_of(places_of(request), self.image)
+        errors = await self.fail_replicas(request.broker_id, request.broker_epoch, names.values())
+        return lost_logs_answer(request, {place: errors[name] for place, name in names.items()})
 
     async def decide_isrs(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         changes = asked_changes(request)

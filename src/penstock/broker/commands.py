@@ -29,6 +29,7 @@ from penstock.metadata.controller import (
 )
 from penstock.metadata.decisions import Decision
 from penstock.metadata.elections import ElectionKind, elect_leaders
+from penstock.metadata.failed_replicas import fail_replicas
 from penstock.metadata.image import PartitionImage, TopicImage
 from penstock.metadata.isr_changes import IsrChange, alter_partition
 from penstock.metadata.partition_edits import Answers
@@ -143,6 +144,17 @@ class Commands(View):
         return await self._guarded(
             self._committer.commit_each(len(changes), decide), DEFAULT_TIMEOUT_MS
         )
+
+    async def fail_replicas(
+        self, broker_id: int, broker_epoch: int, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, BrokerError | None]:
+        """What a broker says of its own logs: each is out of sync then, or why not."""
+        asked = list(partitions)
+
+        def decide() -> Answers:
+            return fail_replicas(self.image, self.rules, broker_id, broker_epoch, asked)
+
+        return await self._answered(decide, DEFAULT_TIMEOUT_MS)
 
     async def elect_leaders(
         self,

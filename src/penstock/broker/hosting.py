@@ -101,6 +101,8 @@ class Hosting:
                 self._replicas.add_partition(topic, state.leader_epoch, hosted=hosted)
             elif index < len(before) and state == before[index]:
                 continue
+            if index < len(before) and state.leader != before[index].leader:
+                self._count_election()
             self._take_partition(topic, index, state)
 
     def _take_partition(self, topic: Topic, index: int, state: PartitionImage) -> None:
@@ -113,6 +115,10 @@ class Hosting:
             _log.info("partition-moved-away partition=%s", partition)
             self._followers.unfollow(partition)
             self._replicas.drop_partition(topic, index)
+
+    def _count_election(self) -> None:
+        if self._cluster.is_controller:
+            self._replicas.metrics.replication.elections.value += 1
 
     # Roles -------------------------------------------------------------------------------------
 

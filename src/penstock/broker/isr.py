@@ -11,6 +11,7 @@ from typing import Final
 
 from penstock.broker.cluster import Cluster, Spawn
 from penstock.broker.follower import Followers
+from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.partition import Partition
 from penstock.metadata.image import PartitionImage
 from penstock.model.clock import Clock
@@ -39,7 +40,15 @@ _HOPELESS: Final = frozenset(
 class IsrKeeper:
     """Answers what partitions ask of a Replication. Only the event loop calls it."""
 
-    def __init__(self, cluster: Cluster, followers: Followers, clock: Clock) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        followers: Followers,
+        clock: Clock,
+        metrics: BrokerMetrics,
+    ) -> None:
+        self._metrics = metrics.replication
+        metrics.read_replica_lag(self.lags)
         self._cluster = cluster
         self._followers = followers
         self._clock = clock
@@ -48,7 +57,6 @@ class IsrKeeper:
         self._proposed = asyncio.Event()
         self._told_ms: dict[int, int] = {}  # of each slow follower
         self._tasks: list[asyncio.Task[None]] = []
-        self.shrinks = self.expands = 0
 
     def start(self, spawn: Spawn) -> None:
         self._tasks = [spawn(self._send_all(), "isr-changes"), spawn(self._look_all(), "isr-lag")]
@@ -87,6 +95,17 @@ class IsrKeeper:
         registered = image.registrations.get(broker_id)
         leaving = registered is not None and registered.in_controlled_shutdown
         return broker is not None and not broker.fenced and not leaving
+
+    def lags(self) -> list[tuple[tuple[str, ...], float]]:
+        """How many records each follower lacks of the partition where it lacks most."""
+        lags: dict[int, int] = {}
+        for partition in self._behind:
+            if partition.leadership is None or partition.failure is not None:
+                continue
+            end = partition.log.next_offset
+            for broker_id, follower in partition.leadership.followers():
+                lags[broker_id] = max(lags.get(broker_id, 0), end - follower.next_offset)
+        return [((str(broker_id),), float(lag)) for broker_id, lag in sorted(lags.items())]
 
     # Who lags ----------------------------------------------------------------------------------
 
@@ -224,9 +243,9 @@ class IsrKeeper:
     def _count(self, partition: Partition, answer: PartitionDataResponse) -> None:
         before = len(partition.isr)
         if len(answer.isr) < before:
-            self.shrinks += 1
+            self._metrics.isr_shrinks.value += 1
         elif len(answer.isr) > before:
-            self.expands += 1
+            self._metrics.isr_expands.value += 1
         _log.info(
             "isr partition=%s was=%s is=%s", partition, _text(partition.isr), _text(answer.isr)
         )

@@ -35,14 +35,18 @@ class LeadingPartition(PartitionLog):
         self.leader_id = broker_id
         self.leader_epoch = state.leader_epoch
         isr = IsrState(state.isr, state.partition_epoch)
+        settled_count = len(state.replicas) - len(state.adding)
         if state.replicas == (broker_id,):
             self._lead_alone()
         elif is_new or self.leadership is None:
             self.leadership = Leadership(broker_id, state.leader_epoch, 0, state.replicas, isr)
+            self.leadership.settled_count = settled_count
             if self._log is not None:
                 self._begin_epoch(self._log)
                 self._advance()
-        elif self.leadership.committed(isr, state.replicas):
+        else:
+            self.leadership.settled_count = settled_count
+            self.leadership.committed(isr, state.replicas)
             self._advance()
         if is_new:
             self.wake()  # who waits must see the new epoch
@@ -63,14 +67,19 @@ class LeadingPartition(PartitionLog):
 
     @property
     def min_isr(self) -> int:
-        """No more can be asked for than there are replicas."""
-        replicas = 1 if self.leadership is None else len(self.leadership.replicas)
+        """No more can be asked for than there are replicas; those that are being added do not count yet."""
+        replicas = 1 if self.leadership is None else self.leadership.settled_count
         return min(self.topic.config.min_insync_replicas, replicas)
 
     @property
     def has_enough_in_sync(self) -> bool:
         """Whether as many replicas are in sync as the topic asks for."""
         return self.leadership is None or len(self.leadership.isr.members) >= self.min_isr
+
+    @property
+    def is_under_replicated(self) -> bool:
+        leadership = self.leadership
+        return leadership is not None and len(leadership.isr.members) < len(leadership.replicas)
 
     def check_in_sync(self) -> None:
         """Before an append that all in-sync replicas shall have."""

@@ -15,6 +15,8 @@ _TOPIC_COUNTERS: Final = {
     "bytes_in": ("bytesin", "Bytes of record batches that producers wrote."),
     "bytes_out": ("bytesout", "Bytes of record batches that consumers were sent."),
     "bytes_rejected": ("bytesrejected", "Bytes of record batches that were refused."),
+    "replication_bytes_in": ("replicationbytesin", "Bytes that came from leaders."),
+    "replication_bytes_out": ("replicationbytesout", "Bytes that went to followers."),
     "produce_requests": ("totalproducerequests", "Produce requests, counted once a partition."),
     "fetch_requests": ("totalfetchrequests", "Fetch requests, counted once a partition."),
     "failed_produce_requests": ("failedproducerequests", "Produce requests that failed."),
@@ -31,6 +33,8 @@ class TopicMetrics:
     bytes_in: Counter
     bytes_out: Counter
     bytes_rejected: Counter
+    replication_bytes_in: Counter
+    replication_bytes_out: Counter
     produce_requests: Counter
     fetch_requests: Counter
     failed_produce_requests: Counter
@@ -67,6 +71,26 @@ class _RequestFamilies:
             "Time from a request's last byte to its answer, waiting included.",
             labels,
         )
+
+
+class ReplicationMetrics:
+    """How the replicas of this broker's partitions fare."""
+
+    def __init__(self, registry: Registry) -> None:
+        manager = "kafka_server_replicamanager"
+        self.isr_shrinks: Final = registry.counter(
+            f"{manager}_isrshrinks_total", "In-sync replicas that were taken out."
+        ).labels()
+        self.isr_expands: Final = registry.counter(
+            f"{manager}_isrexpands_total", "In-sync replicas that came back."
+        ).labels()
+        self.rebuilt: Final = registry.counter(
+            "penstock_replicas_rebuilt_total", "Damaged replicas begun anew from their leaders."
+        ).labels()
+        self.elections: Final = registry.counter(
+            "kafka_controller_controllerstats_leaderelections_total",
+            "Partitions that got another leader, counted by the controller.",
+        ).labels()
 
 
 class ListenerMetrics:
@@ -193,6 +217,7 @@ class BrokerMetrics:
         self.flush_ms: Final = self.registry.histogram(
             "kafka_log_logflushstats_logflushrateandtimems", "Time of one fsync of a log."
         ).labels()
+        self.replication: Final = ReplicationMetrics(self.registry)
         self.retention: Final = RetentionMetrics(self.registry)
         self.scrub: Final = ScrubMetrics(self.registry)
         self.compaction: Final = CompactionMetrics(self.registry)
@@ -244,6 +269,15 @@ class BrokerMetrics:
             ("offlinereplicacount", "Replicas whose directory is offline.", offline),
         ):
             self.registry.gauge_from(f"kafka_server_replicamanager_{metric}", help_text, read)
+
+    def read_replica_lag(self, lag: Callable[[], Iterable[Sample]]) -> None:
+        """Where the lag of each follower is read at each scrape: ((broker,), records)."""
+        self.registry.gauges_from(
+            "penstock_replica_lag_records",
+            "What a follower lacks of a log, at most.",
+            ["broker"],
+            lag,
+        )
 
     def read_controller(
         self,

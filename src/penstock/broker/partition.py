@@ -56,6 +56,7 @@ class Partition(LeadingPartition):
         except StorageFault as fault:
             raise self.storage_failed(fault) from fault
         self._wrote()
+        self.topic.metrics.replication_bytes_in.value += len(records)
 
     def learn(self, high_watermark: int, log_start: int) -> None:
         """What the leader has committed, and where its log begins (F3)."""
@@ -87,6 +88,14 @@ class Partition(LeadingPartition):
             raise self.storage_failed(fault) from fault
         self._was_cut(offset)
         self._durable_offset = self.high_watermark = offset
+
+    def start_over(self) -> None:
+        """Its log was damaged, and is another one now, without anything."""
+        assert not self.is_leader, "it would be empty for everybody"
+        self.failure = None
+        self._log = None
+        self.high_watermark = self._durable_offset = 0
+        self.unsynced = False
 
     def _was_cut(self, offset: int) -> None:
         self._durable_offset = min(self._durable_offset, offset)

@@ -243,6 +243,7 @@ class PartitionLog:
         _log.critical("partition-failed partition=%s error=%s", self, fault)
         refusal = BrokerError(f"{self}: {fault}", ErrorCode.KAFKA_STORAGE_ERROR)
         self.fail(refusal)
+        self._host.log_failed(self)
         return refusal.again()
 
     def fail(self, error: BrokerError) -> None:

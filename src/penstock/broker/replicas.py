@@ -67,6 +67,7 @@ class Replicas:
         )
         self._disk_threads = disk_threads
         self._unable: BrokerError | None = None
+        self.on_damage: Callable[[Partition], None] | None = None
         self.replication: Replication | None = None  # what partitions with other replicas need
 
     # Finding -----------------------------------------------------------------------------------
@@ -212,6 +213,13 @@ class Replicas:
         except BrokerError as error:  # no room to rename it
             _log.error("partition-left-behind partition=%s error=%s", partition, error)
 
+    def start_over(self, partition: Partition) -> None:
+        """From nothing: what was its log is set aside."""
+        topic = partition.topic
+        self.unsynced.pop(partition, None)
+        self.directory.give_up(topic.name, topic.id, partition.index)
+        partition.start_over()
+
     def configure(self, name: str, config: TopicConfig) -> None:
         topic = self.topics[name]
         topic.configure(config)
@@ -280,6 +288,10 @@ class Replicas:
     def isr_changes(self, partition: Partition, members: tuple[int, ...]) -> None:
         if self.replication is not None:
             self.replication.isr_changes(partition, members)
+
+    def log_failed(self, partition: Partition) -> None:
+        if self.on_damage is not None:
+            self.on_damage(partition)
 
     def made_durable(self, partition: Partition) -> None:
         if self.replication is not None:

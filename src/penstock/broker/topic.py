@@ -92,5 +92,8 @@ class Host(Protocol[P_contra]):
     def isr_changes(self, partition: P_contra, members: tuple[int, ...]) -> None:
         """Ask the controller for these in-sync replicas."""
 
+    def log_failed(self, partition: P_contra) -> None:
+        """Its log is damaged: it can only be had anew, from another replica."""
+
     def made_durable(self, partition: P_contra) -> None:
         """What its follower has is on the disk, and may be told to the leader."""

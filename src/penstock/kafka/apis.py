@@ -13,6 +13,7 @@ from penstock.kafka.handlers import (
     alter_partition,
     alter_partition_reassignments,
     api_versions,
+    assign_replicas_to_dirs,
     broker_heartbeat,
     consumer_group_describe,
     consumer_group_heartbeat,
@@ -80,6 +81,10 @@ from penstock.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsResponse,
 )
 from penstock.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from penstock.wire.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+)
 from penstock.wire.messages.broker_heartbeat import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -226,6 +231,7 @@ _ROWS: tuple[Api[Any, Any], ...] = (
     _api(ApiKey.DESCRIBE_CLIENT_QUOTAS, (0, 1), DescribeClientQuotasRequest, DescribeClientQuotasResponse, describe_client_quotas.handle, refuse=describe_client_quotas.refuse),
     _api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, (0, 0), DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse, describe_user_scram_credentials.handle),
     _api(ApiKey.ALTER_PARTITION, (2, 3), AlterPartitionRequest, AlterPartitionResponse, alter_partition.handle),
+    _api(ApiKey.ASSIGN_REPLICAS_TO_DIRS, (0, 0), AssignReplicasToDirsRequest, AssignReplicasToDirsResponse, assign_replicas_to_dirs.handle),
     _api(ApiKey.BROKER_HEARTBEAT, (0, 2), BrokerHeartbeatRequest, BrokerHeartbeatResponse, broker_heartbeat.handle),
     _api(ApiKey.ENVELOPE, (0, 0), EnvelopeRequest, EnvelopeResponse, _envelope, pipelined=True),
     _api(ApiKey.UNREGISTER_BROKER, (0, 0), UnregisterBrokerRequest, UnregisterBrokerResponse, unregister_broker.handle, forwarded=True),

@@ -26,8 +26,8 @@ class Gauges:
         replicas, cluster = self._replicas, self._cluster
         metrics.read_replicas(
             partitions=lambda: self._count(lambda _: True),
-            leaders=lambda: self._count(lambda _: True),  # every replica of a single broker leads
-            under_replicated=lambda: 0,
+            leaders=lambda: self._count(lambda partition: partition.is_leader),
+            under_replicated=lambda: self._count(lambda partition: partition.is_under_replicated),
             under_min_isr=lambda: self._count(lambda partition: not partition.has_enough_in_sync),
             offline=lambda: self._count(lambda partition: partition.failure is not None),
         )

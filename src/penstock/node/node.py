@@ -23,6 +23,7 @@ from penstock.broker.housekeeping import Housekeeping
 from penstock.broker.isr import IsrKeeper
 from penstock.broker.membership import Identity
 from penstock.broker.metrics import BrokerMetrics
+from penstock.broker.repair import Repair
 from penstock.broker.replicas import Replicas
 from penstock.broker.transactions import TransactionCoordinator
 from penstock.http.server import HttpServer
@@ -144,8 +145,10 @@ class Node:
         )
         directory.join(cluster.cluster_id, config.broker_id)
         self._followers = followers = Followers(cluster, self._chores.spawn)
-        self._isr = IsrKeeper(cluster, followers, self._clock)
+        self._isr = IsrKeeper(cluster, followers, self._clock, self.metrics)
         replicas.replication = self._isr
+        self._repair = Repair(replicas, cluster, followers)
+        replicas.on_damage = self._repair.failed
         hosting = Hosting(replicas, cluster, followers)
         hosting.begin()
         await replicas.recover()
@@ -160,6 +163,7 @@ class Node:
         cluster.withdraw_when(lambda: replicas.is_offline)
         await cluster.join(self._advertised())
         self._isr.start(self._chores.spawn)
+        self._repair.start(self._chores.spawn)
         groups.begin()  # joining gave new epochs: what was read before would be read again
         transactions.begin()
         for door in self._doors:

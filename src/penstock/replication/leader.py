@@ -34,7 +34,16 @@ class IsrState(NamedTuple):
 class Leadership:
     """One partition, for as long as this broker leads it in one epoch. The event loop is its only caller."""
 
-    __slots__ = ("_followers", "broker_id", "epoch", "isr", "proposed", "replicas", "start_offset")
+    __slots__ = (
+        "_followers",
+        "broker_id",
+        "epoch",
+        "isr",
+        "proposed",
+        "replicas",
+        "settled_count",
+        "start_offset",
+    )
 
     def __init__(
         self, broker_id: int, epoch: int, start_offset: int, replicas: Sequence[int], isr: IsrState
@@ -43,6 +52,7 @@ class Leadership:
         self.epoch = epoch
         self.start_offset = start_offset  # where the epoch begins
         self.replicas = tuple(replicas)
+        self.settled_count = len(self.replicas)  # without those that are being added
         self.isr = isr
         self.proposed: tuple[int, ...] | None = None  # asked for, and not known to be committed
         self._followers: dict[int, Follower] = {}
@@ -50,6 +60,10 @@ class Leadership:
     def follower(self, broker_id: int) -> Follower | None:
         """None: it is no replica, or has not fetched in this epoch."""
         return self._followers.get(broker_id)
+
+    def followers(self) -> list[tuple[int, Follower]]:
+        """Those that have fetched in this epoch."""
+        return list(self._followers.items())
 
     @property
     def maximal(self) -> tuple[int, ...]:

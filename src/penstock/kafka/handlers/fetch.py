@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from penstock.broker.partition import Partition, Read
 from penstock.broker.waiters import Waiter
+from penstock.kafka import leader_hints
 from penstock.kafka.closest_replica import Redirect, closest_replica
 from penstock.kafka.context import Context
 from penstock.kafka.fetch_sessions import NO_REPLICA, FetchPartition, replica_of
@@ -23,14 +24,14 @@ from penstock.wire.messages.fetch import (
     FetchRequest,
     FetchResponse,
     LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
 )
 
 _BY_ID_SINCE_VERSION = 13
+_HINTS_SINCE_VERSION = 16  # KIP-951
 _FROM_FOLLOWERS_SINCE_VERSION = 11  # KIP-392
 _EPOCHS_SINCE_VERSION = 15  # of the brokers that fetch (KIP-903)
-
-_MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 Outcome = Read | EpochEnd | Redirect | BrokerError
 
@@ -252,8 +253,22 @@ class Fetch:
                 self._note_answer(wanted, outcome)
         if self._session is not None:
             response.session_id = self._session.id
+        if any(isinstance(outcome, BrokerError) for _, outcome in look.found):
+            self._tell_places(response)
         cold = [piece for piece in slices if not is_resident(piece)]
         return self._warmed(response, cold) if cold else response
+
+    def _tell_places(self, response: FetchResponse) -> None:
+        leaders = {
+            data.current_leader.leader_id
+            for topic in response.responses
+            for data in topic.partitions
+            if data.error_code
+        }
+        response.node_endpoints = [
+            NodeEndpoint(node_id=it.broker_id, host=it.host, port=it.port, rack=it.rack)
+            for it in leader_hints.places_of(leaders - {-1}, self._context)
+        ]
 
     def _read_data(self, wanted: FetchPartition, read: Read) -> PartitionData:
         assert wanted.partition is not None
@@ -261,6 +276,8 @@ class Fetch:
         if self._replica is None:
             metrics.fetch_requests.value += 1
             metrics.bytes_out.value += read.size_bytes
+        else:
+            metrics.replication_bytes_out.value += read.size_bytes
         return PartitionData(
             partition_index=wanted.index,
             high_watermark=read.high_watermark,
@@ -304,15 +321,24 @@ class Fetch:
             records=b"",
         )
         partition = wanted.partition
-        if partition is None:
-            return data
-        if error.code in _MOVED and partition.leader_id >= 0:
-            data.current_leader = LeaderIdAndEpoch(
-                leader_id=partition.leader_id, leader_epoch=partition.leader_epoch
-            )
-        elif error.code == ErrorCode.OFFSET_OUT_OF_RANGE and self._replica is not None:
+        if error.code in leader_hints.MOVED:
+            self._tell_leader(wanted, data)
+        elif error.code == ErrorCode.OFFSET_OUT_OF_RANGE and self._replica and partition:
             data.log_start_offset = partition.log.start_offset
         return data
+
+    def _tell_leader(self, wanted: FetchPartition, data: PartitionData) -> None:
+        context = self._context
+        if context.version < _HINTS_SINCE_VERSION or self._replica is not None:
+            return
+        known = context.cluster.image.topics_by_id.get(wanted.topic_id)
+        leader = leader_hints.leader_of(
+            known.name if known else wanted.topic, wanted.index, context
+        )
+        if leader is not None:
+            data.current_leader = LeaderIdAndEpoch(
+                leader_id=leader.broker_id, leader_epoch=leader.epoch
+            )
 
     def _note_answer(self, wanted: FetchPartition, outcome: Outcome) -> None:
         assert self._session is not None

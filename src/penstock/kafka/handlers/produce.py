@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from penstock.broker.partition import Topic
-from penstock.kafka import txn_produce
+from penstock.kafka import leader_hints, txn_produce
 from penstock.kafka.context import Context
 from penstock.kafka.hangup import HangUp
 from penstock.kafka.security import Operation, ResourceType
@@ -14,6 +14,8 @@ from penstock.kafka.txn_produce import Admission
 from penstock.model.errors import BrokerError, ErrorCode, InvalidRecord
 from penstock.wire.messages.produce import (
     BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -24,6 +26,7 @@ from penstock.wire.messages.produce import (
 
 _ZSTD_SINCE_VERSION = 7
 _FIRST_VERSION = 3  # that can carry record batches v2
+_HINTS_SINCE_VERSION = 10  # KIP-951
 _BY_ID_SINCE_VERSION = 13
 _NO_ACK, _LEADER_ACK, _ALL_ACK = 0, 1, -1
 Wait = tuple[PartitionProduceResponse, asyncio.Future[None]]
@@ -36,6 +39,7 @@ class Job(NamedTuple):
     context: Context
     admission: Admission | None  # in a transaction
     waits: list[Wait]
+    leaders: set[int]  # other brokers that it should have gone to
 
 
 def handle(
@@ -64,8 +68,13 @@ def _append_all(
     admission = None
     if request.transactional_id is not None:
         admission = Admission(request.transactional_id, context)
-    job = Job(request, context, admission, [])
+    job = Job(request, context, admission, [], set())
     response = ProduceResponse(responses=[_append_topic(data, job) for data in request.topic_data])
+    if job.leaders:
+        response.node_endpoints = [
+            NodeEndpoint(node_id=it.broker_id, host=it.host, port=it.port, rack=it.rack)
+            for it in leader_hints.places_of(job.leaders, context)
+        ]
     if request.acks == _NO_ACK:
         _hang_up_if_failed(response)
         return None
@@ -165,7 +174,7 @@ def _hide_if_unauthorized(name: str, context: Context, error: BrokerError) -> Br
 
 
 def _append(topic: Topic, data: PartitionProduceData, job: Job) -> PartitionProduceResponse:
-    request, context, admission, waits = job
+    request, context, admission, waits, _ = job
     metrics = topic.metrics
     services = context.services
     try:
@@ -184,7 +193,10 @@ def _append(topic: Topic, data: PartitionProduceData, job: Job) -> PartitionProd
         )
     except BrokerError as error:
         metrics.failed_produce_requests.value += 1
-        return _refuse_partition(data, error)
+        refused = _refuse_partition(data, error)
+        if error.code in leader_hints.MOVED:
+            _tell_leader(refused, topic.name, job)
+        return refused
     next_offset = appended.last_offset + 1
     metrics.produce_requests.value += 1
     metrics.messages_in.value += next_offset - appended.base_offset
@@ -201,6 +213,15 @@ def _append(topic: Topic, data: PartitionProduceData, job: Job) -> PartitionProd
         if committed is not None:
             waits.append((response, committed))
     return response
+
+
+def _tell_leader(refused: PartitionProduceResponse, topic: str, job: Job) -> None:
+    leader = leader_hints.leader_of(topic, refused.index, job.context)
+    if leader is not None and job.context.header.api_version >= _HINTS_SINCE_VERSION:
+        refused.current_leader = LeaderIdAndEpoch(
+            leader_id=leader.broker_id, leader_epoch=leader.epoch
+        )
+        job.leaders.add(leader.broker_id)
 
 
 class Acknowledgement:

@@ -1,0 +1,88 @@
+"""Rebuilds replicas whose logs are damaged: first out of sync by the controller's word, then from the leader, from nothing.
+
+A damaged log is never cut and never leads: what is missing in it may have been acknowledged (L3). It is set
+aside, not removed. Where no other replica has what is committed, it stays as it is, for an operator to see.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from penstock.broker.cluster import Cluster, Spawn
+from penstock.broker.follower import Followers
+from penstock.broker.lost_logs import request_for
+from penstock.broker.partition import Partition
+from penstock.broker.replicas import Replicas
+from penstock.metadata.image import PartitionImage
+from penstock.model.errors import BrokerError
+
+_log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 1.0
+
+
+class Repair:
+    def __init__(self, replicas: Replicas, cluster: Cluster, followers: Followers) -> None:
+        self._replicas = replicas
+        self._cluster = cluster
+        self._followers = followers
+        self._failed: dict[Partition, None] = {}
+
+    def start(self, spawn: Spawn) -> None:
+        spawn(self._run(), "repair")
+
+    def failed(self, partition: Partition) -> None:
+        """Its log is damaged, and it has said so."""
+        self._failed[partition] = None
+        self._followers.unfollow(partition)
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._failed)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if self._failed and self._cluster.epoch:
+                await self._mend()
+
+    async def _mend(self) -> None:
+        reported = []
+        for partition in list(self._failed):
+            state = self._state(partition)
+            if state is None:
+                del self._failed[partition]  # deleted, or moved to other brokers
+            elif self._cluster.broker_id in (*state.isr, *state.elr):
+                if len(state.replicas) > 1:
+                    reported.append(partition)
+            elif state.leader not in (self._cluster.broker_id, -1):
+                self._rebuild(partition)
+        if reported:
+            await self._report(reported)
+
+    def _state(self, partition: Partition) -> PartitionImage | None:
+        topic = self._cluster.image.topics_by_id.get(partition.topic.id)
+        if topic is None or topic.partitions[partition.index : partition.index + 1] == ():
+            return None
+        state = topic.partitions[partition.index]
+        hosted = partition.topic.partitions[partition.index] is partition
+        return state if hosted and self._cluster.broker_id in state.replicas else None
+
+    async def _report(self, partitions: list[Partition]) -> None:
+        places = [(partition.topic.id, partition.index) for partition in partitions]
+        request = request_for(self._cluster.broker_id, self._cluster.epoch, places)
+        try:
+            await self._cluster.report_lost_logs(request)
+        except BrokerError as error:
+            _log.info("damage-not-reported partitions=%d error=%s", len(places), error)
+
+    def _rebuild(self, partition: Partition) -> None:
+        del self._failed[partition]
+        try:
+            self._replicas.start_over(partition)
+        except BrokerError as error:
+            _log.error("replica-not-rebuilt partition=%s error=%s", partition, error)
+            return
+        self._replicas.metrics.replication.rebuilt.value += 1
+        _log.warning("replica-rebuilt-from-leader partition=%s", partition)
+        self._followers.follow(partition)
