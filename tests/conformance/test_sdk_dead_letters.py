@@ -155,3 +155,17 @@ def test_a_letter_in_parts_is_found_by_its_offset(broker: Broker, run: Command) 
     shown = run("dlq", "show", dead, "--partition", 0, "--offset", last.offset, "--json")
     (letter,) = shown.json_lines()
     assert len(letter["value"]) == 2_500_000
+
+
+def test_a_letter_whose_topic_is_gone_stays_and_the_remedy_is_said() -> None:
+    with Broker({"auto.create.topics.enable": "false"}, subprocess=True) as strict:
+        dead = strict.create_topic("gone.dlq")
+        with Producer(strict.bootstrap) as producer:
+            producer.send(dead, b"x", headers={"penstock-origin-topic": "gone"}).result(PATIENCE_S)
+        done = penstock_command("dlq", "redrive", dead, PENSTOCK_BOOTSTRAP=strict.bootstrap)
+        assert done.status == 1
+        assert done.err.endswith("; create it with: penstock topic create gone\n")
+        (letter,) = penstock_command(
+            "dlq", "list", dead, "--json", PENSTOCK_BOOTSTRAP=strict.bootstrap
+        ).json()
+        assert not letter["sent_back"]

@@ -18,7 +18,7 @@ import pytest
 from penstock import AsyncConsumer, AsyncProducer, Consumer, Producer
 from penstock.sdk import dead_letters
 from penstock.sdk.delivery import Delivery
-from penstock.sdk.errors import Closed, ConfigurationError, PenstockError, TimedOut
+from penstock.sdk.errors import Closed, ConfigurationError, PenstockError, TimedOut, UnknownTopic
 from penstock.sdk.message import Message
 from penstock.testing import Broker
 
@@ -190,6 +190,24 @@ def test_an_aborted_transaction_is_no_loss(
     assert "is lost" not in caplog.text
 
 
+def test_a_transaction_says_which_message_failed() -> None:
+    """A broker that makes no topics: the same again would fail again, so `transform` ends."""
+    settings = {"auto.create.topics.enable": "false"}
+    quick = {"topic.metadata.propagation.max.ms": 100}
+    with Broker(settings, subprocess=True) as strict:
+        source = strict.create_topic()
+        with Producer(strict.bootstrap) as producer:
+            producer.send(source, b"x").result(PATIENCE_S)
+        with (
+            Consumer(
+                strict.bootstrap, source, group_id=source, enable_auto_commit=False
+            ) as consumer,
+            pytest.raises(UnknownTopic, match="create it with: penstock topic create nowhere"),
+        ):
+            consumer.transform(lambda message: message.value, to="nowhere", librdkafka=quick)
+        assert committed(strict, source) <= 0
+
+
 def test_a_time_may_be_a_datetime_and_acks_0_has_no_offset(broker: Broker) -> None:
     topic = broker.create_topic()
     now = datetime.now(UTC)
@@ -232,7 +250,7 @@ def test_the_twins_have_the_same_names() -> None:
         "reset_books rewind seek_all take_ready"
     )
     assert names(Consumer) - set(inside.split()) == names(AsyncConsumer)
-    helpers = {"ensure_transactions", "exclusively", "partition_count"}
+    helpers = {"begin_transaction", "ensure_transactions", "exclusively", "partition_count"}
     assert names(Producer) - helpers == names(AsyncProducer)
 
 

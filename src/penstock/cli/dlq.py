@@ -137,7 +137,7 @@ def _list(arguments: Namespace) -> None:
                 one["partition"],
                 one["offset"],
                 _origin(one),
-                f"{one['error_type']}: {one['error']}"[:_SHOWN_VALUE],
+                _error(one)[:_SHOWN_VALUE],
                 one["attempts"],
                 format_time(one["failed_at_ms"]),
                 one["sent_back"],
@@ -217,7 +217,7 @@ def _show_one(message: "Message", described: dict[str, Any], output: Output) -> 
         {
             "letter": f"{message.topic}-{message.partition}@{message.offset}",
             "origin": _origin(described),
-            "error": f"{described['error_type']}: {described['error']}",
+            "error": _error(described),
             "attempts": described["attempts"],
             "group": described["group"],
             "failed at": format_time(described["failed_at_ms"]),
@@ -306,6 +306,11 @@ def _origin(described: dict[str, Any]) -> str:
     return (
         f"{described['origin_topic']}-{described['origin_partition']}@{described['origin_offset']}"
     )
+
+
+def _error(described: dict[str, Any]) -> str:
+    said = ": ".join(filter(None, (described["error_type"], described["error"])))
+    return said or "-"
 
 
 def _text(data: bytes | None) -> str:

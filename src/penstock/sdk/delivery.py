@@ -49,6 +49,7 @@ class Delivery:
         else:
             self._outcome = self._pump.explained(from_kafka(error, f"topic {message.topic()!r}"))
             self._pump.failed += 1
+            self._pump.newest_failure = self._outcome
             if self._waiters is None and not error.name().startswith("_PURGE"):  # by abort or close
                 LOGGER.warning("a message is lost, and nobody waits for it: %s", self._outcome)
         if self._waiters is not None:
@@ -208,6 +209,7 @@ class Pump:
 
         self.fatal: PenstockError | None = None  # from now on librdkafka refuses everything
         self._exception: type[Exception] = KafkaException
+        self.newest_failure: PenstockError | None = None
         self.explained: Final = trouble.explained
         self.delivered = 0
         self.failed = 0

@@ -58,7 +58,7 @@ class Transaction:
 
     def __enter__(self) -> Self:
         self._producer.ensure_transactions(_TIMEOUT_S)
-        self._call(self._producer.client.begin_transaction)
+        self._producer.begin_transaction()
         return self
 
     def __exit__(
@@ -114,14 +114,18 @@ class Transaction:
         self._producer.exclusively(call, "transaction")
 
 
-def transaction_error(error: Any, place: str) -> PenstockError:
-    """What a failed call means for the transaction it is in."""
+def transaction_error(error: Any, place: str, failure: PenstockError | None) -> PenstockError:
+    """What a failed call means for the transaction it is in; `failure` is that of a message, if one failed."""
     ours = from_kafka(error, place)
     if isinstance(ours, Fenced) or error.fatal():
         return ours if isinstance(ours, Fenced) else Fenced(ours.fact, code=ours.code)
-    if error.txn_requires_abort():
+    if not error.txn_requires_abort():
+        return ours
+    if failure is None or error.name() != "_INCONSISTENT":  # "see individual delivery reports"
         return TransactionAborted(ours.fact, code=ours.code)
-    return ours
+    if failure.retriable:
+        return TransactionAborted(f"{place}: {failure.fact}", code=failure.code)
+    return failure  # the same again would fail again
 
 
 class Output(NamedTuple):

@@ -181,6 +181,8 @@ def redrive(
         batch = list(islice(source, room))
         if not batch:
             break
+        for target in {target for _, target in targets(batch, to)}:
+            producer.partition_count(target)  # raises at once where there is no such topic
         with producer.transaction() as transaction:
             for message, target in targets(batch, to):
                 headers = dead_letters.redriven(message.headers)

@@ -87,9 +87,10 @@ def helper_producer(consumer: "Consumer", **settings: Any) -> "Producer":
     """One that reaches the same cluster as the consumer does."""
     from penstock.sdk.producer import Producer
 
+    own = settings.pop("librdkafka", None) or {}
     return Producer(
         consumer.bootstrap,
-        librdkafka=shared_properties(consumer.librdkafka),
+        librdkafka={**shared_properties(consumer.librdkafka), **own},
         **{**shared_settings(consumer.settings), **settings},
     )
 

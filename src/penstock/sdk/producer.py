@@ -226,6 +226,10 @@ class Producer:
             self.exclusively(lambda: self._client.init_transactions(timeout_s), "init_transactions")
             self._transactions_ready = True
 
+    def begin_transaction(self) -> None:
+        self._pump.newest_failure = None
+        self.exclusively(self._client.begin_transaction, "transaction")
+
     def exclusively(self, call: Callable[[], object], what: str) -> None:
         """A call of librdkafka about transactions, with its errors as ours; retriable ones are tried again."""
         from penstock.sdk.exactly_once import transaction_error
@@ -238,7 +242,7 @@ class Producer:
             except self._kafka_exception as error:
                 said = error.args[0]
                 if not said.retriable() or attempt == _TRANSACTION_ATTEMPTS - 1:
-                    raise transaction_error(said, place) from None
+                    raise transaction_error(said, place, self._pump.newest_failure) from None
 
     @property
     def client(self) -> Any:
