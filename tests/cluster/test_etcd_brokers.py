@@ -1,0 +1,105 @@
+"""Brokers whose metadata is in etcd: with a member of it gone, or all, messages flow; what dies together is replaced."""
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.support import etcd as support
+from tests.support.cluster import ClusterOfServers
+from tests.support.etcd import Etcd
+from tests.support.server import PATIENCE_S, Server, until
+from tests.support.workload import TOPIC, Workload
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(support.missing() is not None, reason=str(support.missing())),
+]
+
+SILENCE_S = 15.0  # the promise is 5 s on a machine that is not busy with anything else
+SETTINGS = {"broker.session.timeout.ms": 4000}  # busy machines have slow elections
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[Etcd]:
+    with support.running(tmp_path / "etcd", 3) as started:
+        yield started
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, etcd: Etcd) -> Iterator[ClusterOfServers]:
+    with ClusterOfServers(tmp_path / "brokers", 3, SETTINGS, store=etcd.url()) as started:
+        started.create_topic(TOPIC, partitions=3)
+        yield started
+
+
+def test_a_controller_that_dies_together_with_etcds_leader_is_replaced(
+    etcd: Etcd, cluster: ClusterOfServers, rng: Random
+) -> None:
+    with Workload(cluster, rng) as work:
+        victim = cluster.controller()
+        leader = etcd.leader()
+        killed_ns = time.monotonic_ns()
+        leader.kill()
+        cluster.kill(victim)
+        work.await_progress()
+        assert work.silence_s(killed_ns) < SILENCE_S
+        assert cluster.controller() != victim
+        etcd.start()
+        cluster.start(victim)
+        cluster.wait_healthy()
+        work.finish()
+        assert not work.load.errors
+
+
+def test_messages_flow_without_any_etcd_and_metadata_change_again_when_it_is_back(
+    etcd: Etcd, cluster: ClusterOfServers, rng: Random
+) -> None:
+    with Workload(cluster, rng) as work:
+        for member in etcd.members:
+            member.kill()
+        until(
+            lambda: all(cluster.events("metadata-unreachable").values()),
+            "every broker has noticed, and says so",
+        )
+        work.await_progress()
+        etcd.start()
+        cluster.create_topic("later")
+        work.finish()
+        assert not work.load.errors
+
+
+def test_a_member_of_etcd_that_hangs_costs_no_broker_its_session(
+    etcd: Etcd, cluster: ClusterOfServers, rng: Random
+) -> None:
+    def moves() -> int:
+        return sum(map(len, cluster.events("metadata-watch-moves").values()))
+
+    def has_moved(before: int) -> bool:
+        return moves() > before
+
+    with Workload(cluster, rng) as work:
+        for member in etcd.members:
+            before = moves()
+            member.pause()
+            until(partial(has_moved, before), "somebody watched it, and moved on")
+            cluster.create_topic(f"while-{member.name}-hangs")
+            work.await_progress()
+            member.resume()
+        work.finish()
+        assert not work.load.errors
+        assert not any(cluster.events("session-lost").values())
+        assert not any(cluster.events("broker-gone").values())
+
+
+def test_a_broker_without_its_etcd_ends_with_one_line(tmp_path: Path) -> None:
+    server = Server(tmp_path, {"penstock.metadata": "etcd://127.0.0.1:1/test"})
+    server.launch().wait(PATIENCE_S)
+    (line,) = server.log.splitlines()
+    assert line.startswith("penstock: etcd 127.0.0.1:1: failed to connect to all addresses")
+    assert line.endswith("is it running, and has it a quorum?")
+    assert server.wait() == 1
