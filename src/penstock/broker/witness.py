@@ -103,7 +103,9 @@ class Witness:
                 await asyncio.sleep(_PROBE_PAUSE_S)
                 if not await _refuses(address):
                     return
-            _log.warning("broker-dead broker=%d host=%s port=%d", broker_id, *address)
+            _log.warning(
+                "broker-dead broker=%d host=%s port=%d", broker_id, address.host, address.port
+            )
             await self._store.revoke(entry.lease)
         except StoreError as error:
             _log.warning("broker-not-ended broker=%d error=%s", broker_id, error)
