@@ -4,6 +4,7 @@ What real etcd does is in tests/cluster/test_etcd_store.py and test_etcd_faults.
 """
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -38,6 +39,7 @@ from penstock.metadata.store import (
     StoreError,
 )
 from penstock.model.errors import InvalidConfig
+from penstock.node import node
 
 PREFIX = b"/penstock/test/"
 
@@ -444,3 +446,13 @@ def test_what_cannot_be_meant_is_refused_with_the_reason(url: str, reason: str) 
     assert reason in str(refused.value)
     assert url in str(refused.value)
     assert "expected etcd://HOST:PORT" in str(refused.value)
+
+
+def test_a_broker_without_the_packages_says_which_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in [name for name in sys.modules if name.startswith("penstock.metadata.etcd")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with pytest.raises(InvalidConfig, match=r"needs grpc: pip install 'penstock\[etcd\]'"):
+        node._open_etcd("etcd://host", 1)
