@@ -1,7 +1,7 @@
 """The controller's decisions on topics, brokers and producer ids: (image, command) -> Decision, or a BrokerError. Pure."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,14 +20,8 @@ from penstock.metadata.topic_writes import (
 from penstock.metadata.values import (
     CHUNK_PARTITIONS,
     PRODUCER_IDS,
-    PartitionImage,
-    Registration,
-    chunk_key,
     chunks_prefix,
     encode,
-    encode_chunk,
-    encode_registration,
-    registration_key,
     tombstone_key,
     topic_config_key,
     topic_key,
@@ -343,56 +337,9 @@ def allocate_producer_ids(image: ClusterImage) -> Decision[range]:
     )
 
 
-def register_broker(image: ClusterImage, broker_id: int) -> list[Decision[None]]:
-    """Admits a broker that has just announced itself, then lets it lead again what it led before.
-
-    A restart is an election (C3): the leader epoch grows, so that what a lost tail held and what is
-    written in its place are never taken for the same.
-    """
-    live, info = image.live[broker_id], image.brokers[broker_id]
-    registration = Registration(info.epoch, live.rack, False, live.directory_id)
-    if image.registrations.get(broker_id) == registration:
-        return []
-    key = registration_key(broker_id)
-    admitted: Decision[None] = Decision(
-        None, [Put(key, encode_registration(registration))], [unchanged(image, key)]
-    )
-    elections = (_elections(image, chunk, broker_id) for chunk in image.chunks_on(broker_id))
-    return [*(decision for decision in elections if decision is not None), admitted]
-
-
-def _elections(
-    image: ClusterImage, chunk: tuple[TopicId, int], broker_id: int
-) -> Decision[None] | None:
-    before = image.chunk(*chunk)
-    after = [_elect(partition, broker_id) for partition in before]
-    if all(old is new for old, new in zip(before, after, strict=True)):
-        return None
-    key = chunk_key(*chunk)
-    return Decision(None, [Put(key, encode_chunk(after))], [unchanged(image, key)])
-
-
-def _elect(partition: PartitionImage, broker_id: int) -> PartitionImage:
-    eligible = broker_id in (partition.isr or partition.elr)
-    if partition.leader != broker_id and (partition.leader >= 0 or not eligible):
-        return partition
-    return partition._replace(
-        leader=broker_id,
-        leader_epoch=partition.leader_epoch + 1,
-        partition_epoch=partition.partition_epoch + 1,
-        isr=partition.isr or (broker_id,),
-    )
-
-
 def remove_orphans(image: ClusterImage) -> list[Decision[None]]:
     """Clears what creations that were broken off left behind."""
     return [Decision(None, [DeletePrefix(chunks_prefix(topic_id))]) for topic_id in image.orphans()]
-
-
-def forget_tombstones(image: ClusterImage, topic_ids: Iterable[TopicId]) -> list[Decision[None]]:
-    """For topics of which no registered broker holds data any more."""
-    keys = [tombstone_key(topic_id) for topic_id in topic_ids if topic_id in image.tombstones]
-    return [Decision(None, [Delete(key)], [unchanged(image, key)]) for key in keys]
 
 
 def _invalid_request(message: str) -> BrokerError:

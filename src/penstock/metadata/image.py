@@ -4,12 +4,18 @@ Topics and partitions are immutable values: whoever holds one may keep it across
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from penstock.metadata.image_parts import (
+    INTERNAL_TOPICS,
+    BrokerInfo,
+    Delta,
+    TopicChange,
+    TopicImage,
+)
 from penstock.metadata.store import NO_REVISION, Change, Changes, Entry, Revision, Snapshot
 from penstock.metadata.values import (
     CHUNK_PARTITIONS,
@@ -24,84 +30,22 @@ from penstock.metadata.values import (
 )
 from penstock.model.ids import TopicId, TopicName, TopicPartition, parse_topic_id
 
-__all__ = ["BrokerInfo", "ClusterImage", "Delta", "Endpoint", "PartitionImage", "TopicImage"]
+__all__ = [
+    "INTERNAL_TOPICS",
+    "BrokerInfo",
+    "ChunkId",
+    "ClusterImage",
+    "Delta",
+    "Endpoint",
+    "PartitionImage",
+    "TopicChange",
+    "TopicImage",
+]
 
-INTERNAL_TOPICS: Final = frozenset(
-    {"__consumer_offsets", "__transaction_state", "__share_group_state"}
-)
 _KINDS: Final = frozenset(
     {"p", "t", "cfg", "live", "reg", "controller", "pid", "dead", "feat", "meta"}
 )
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
-
-
-class BrokerInfo(NamedTuple):
-    id: int
-    epoch: int  # of its session; 0 while it does not run
-    listeners: Mapping[str, Endpoint]
-    rack: str | None
-    fenced: bool  # it does not run, or may not yet take part
-    directory_id: str
-    in_controlled_shutdown: bool = False
-
-    @property
-    def may_lead(self) -> bool:
-        """And join an ISR (B2)."""
-        return not (self.fenced or self.in_controlled_shutdown)
-
-
-class TopicImage(NamedTuple):
-    name: TopicName
-    id: TopicId
-    partitions: tuple[PartitionImage, ...]
-    config: Mapping[str, str]  # only what was set for the topic
-
-    @property
-    def is_internal(self) -> bool:
-        return self.name in INTERNAL_TOPICS
-
-    @property
-    def replication_factor(self) -> int:
-        return self.partitions[0].replication_factor
-
-
-class TopicChange(NamedTuple):
-    old: TopicImage
-    new: TopicImage
-
-    @property
-    def is_grown(self) -> bool:
-        return len(self.new.partitions) > len(self.old.partitions)
-
-    @property
-    def is_reconfigured(self) -> bool:
-        return self.new.config != self.old.config
-
-    def changed_partitions(self) -> Iterator[tuple[int, PartitionImage | None, PartitionImage]]:
-        """Number, before and after, in order; before is None for a partition that is new."""
-        known = len(self.old.partitions)
-        for number, new in enumerate(self.new.partitions):
-            old = self.old.partitions[number] if number < known else None
-            if old is not new and old != new:
-                yield number, old, new
-
-
-@dataclass(slots=True)
-class Delta:
-    """What applying changes did. A topic that was deleted and created anew is in both lists."""
-
-    revision: Revision
-    created: list[TopicImage] = field(default_factory=list)
-    deleted: list[TopicImage] = field(default_factory=list)
-    changed: list[TopicChange] = field(default_factory=list)
-    brokers: list[int] = field(default_factory=list)
-    controller: bool = False
-    broker_configs: bool = False
-
-    @property
-    def is_empty(self) -> bool:
-        topics = self.created or self.deleted or self.changed
-        return not (topics or self.brokers or self.controller or self.broker_configs)
 
 
 ChunkId = tuple[TopicId, int]

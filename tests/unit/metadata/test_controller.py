@@ -14,17 +14,14 @@ from penstock.metadata.controller import (
     create_partitions,
     create_topics,
     delete_topics,
-    forget_tombstones,
-    register_broker,
     remove_orphans,
 )
 from penstock.metadata.decisions import Decision
-from penstock.metadata.store import NO_REVISION, Compare, Delete, DeletePrefix, Put
+from penstock.metadata.store import NO_REVISION, Compare, DeletePrefix, Put
 from penstock.metadata.values import (
     PartitionImage,
     chunk_key,
     encode_chunk,
-    live_key,
     topic_key,
 )
 from penstock.model.errors import BrokerError, ErrorCode
@@ -284,10 +281,6 @@ def test_a_deletion_leaves_a_tombstone_and_nothing_else() -> None:
     world.carry_out(outcome)
     (tombstone,) = set(world.entries) - keys_before
     assert tombstone.startswith("dead/")
-    (forgotten,) = forget_tombstones(world.image, [topic.id, TopicId(bytes(16))])
-    world.carry_out(forgotten)
-    assert set(world.entries) == keys_before
-    assert forget_tombstones(world.image, [topic.id]) == []
 
 
 def test_what_cannot_be_deleted_is_refused_one_by_one() -> None:
@@ -338,47 +331,6 @@ def test_producer_ids_come_in_blocks_that_never_overlap() -> None:
         decision = allocate_producer_ids(world.image)
         assert decision.result == range(first, first + 1000)
         world.carry_out(decision)
-
-
-def restart(world: World, broker_id: int) -> list[Decision[None]]:
-    live = world.entries[live_key(broker_id)].value
-    world.write([Delete(live_key(broker_id))])
-    world.write([Put(live_key(broker_id), live)])
-    return register_broker(world.image, broker_id)
-
-
-def test_a_broker_that_comes_back_leads_again_at_a_higher_epoch() -> None:
-    world = World()
-    world.create(TopicSpec("t", 130), TopicSpec("u"))
-    for decision in restart(world, 1):
-        assert world.image.brokers[1].fenced, "it is admitted last"
-        world.carry_out(decision)
-    assert not world.image.brokers[1].fenced
-    for topic in world.image.topics.values():
-        assert set(topic.partitions) == {PartitionImage(1, 1, 1, (1,), (1,))}
-    assert register_broker(world.image, 1) == []
-
-
-def test_a_broker_that_comes_back_takes_no_partition_from_another_leader() -> None:
-    world = World({1: None, 2: None})
-    topic_id = world.new_id()
-    rows = [
-        PartitionImage(2, 5, 7, (1, 2), (2,)),
-        PartitionImage(1, 5, 7, (1, 2), (1, 2)),
-        PartitionImage(-1, 5, 7, (1, 2), (1,)),
-        PartitionImage(-1, 5, 7, (1, 2), (), (1,)),
-        PartitionImage(-1, 5, 7, (1, 2), (), (2,)),
-    ]
-    world.write([Put(chunk_key(topic_id, 0), encode_chunk(rows))])
-    for decision in restart(world, 1):
-        world.carry_out(decision)
-    assert list(world.image.chunk(topic_id, 0)) == [
-        rows[0],
-        PartitionImage(1, 6, 8, (1, 2), (1, 2)),
-        PartitionImage(1, 6, 8, (1, 2), (1,)),
-        PartitionImage(1, 6, 8, (1, 2), (1,), (1,)),
-        rows[4],
-    ]
 
 
 def test_what_a_broken_creation_left_behind_is_cleared() -> None:

@@ -9,7 +9,6 @@ from penstock.metadata.controller import (
     TopicSpec,
     create_partitions,
     delete_topics,
-    register_broker,
 )
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
@@ -28,7 +27,7 @@ from penstock.metadata.values import (
     topic_key,
 )
 from penstock.model.errors import BrokerError
-from tests.unit.metadata.worlds import World, state
+from tests.unit.metadata.worlds import World, come_back, state
 
 
 def test_a_created_topic_is_found_by_name_and_by_id() -> None:
@@ -58,6 +57,14 @@ def test_each_change_is_told_once_by_its_kind() -> None:
     grown = world.carry_out(create_partitions(world.image, "t", 2, None, world.rules))
     assert [change.is_grown for change in grown.changed] == [True]
     assert not grown.changed[0].is_reconfigured
+    first, second = grown.changed[0].new.partitions
+    assert list(grown.changed[0].changed_partitions()) == [(1, None, second)]
+    delta = world.write(
+        [Put(chunk_key(topic.id, 0), encode_chunk([first._replace(leader=-1), second]))]
+    )
+    after = first._replace(leader=-1)
+    assert list(delta.changed[0].changed_partitions()) == [(0, first, after)]
+    world.write([Put(chunk_key(topic.id, 0), encode_chunk([first, second]))])
     ops = [ConfigOp("retention.ms", Op.SET, "1")]
     decision = alter_configs(world.image, Resource.TOPIC, "t", ops, world.layers)
     changed = world.carry_out(decision)
@@ -229,11 +236,7 @@ def take(world: World, what: str, name: str, number: int) -> None:
             decision = alter_configs(world.image, Resource.TOPIC, name, [op], world.layers)
             world.carry_out(decision)
         case _:
-            live = world.entries[live_key(number)].value
-            world.write([Delete(live_key(number))])
-            world.write([Put(live_key(number), live)])
-            for decided in register_broker(world.image, number):
-                world.carry_out(decided)
+            come_back(world, number)
 
 
 def test_partitions_with_equal_replicas_share_one_tuple() -> None:

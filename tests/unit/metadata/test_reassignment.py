@@ -233,3 +233,32 @@ def test_internal_topics_grow_as_far_as_there_are_running_brokers() -> None:
     world.carry_out_all(raise_internal_replication(world.image, world.rules))
     rows = world.image.topics["__consumer_offsets"].partitions
     assert {frozenset(row.replicas) for row in rows} == {frozenset({1, 2})}
+
+
+ELIGIBLE = PartitionImage(1, 5, 7, (1, 2, 3), (1,), (2,))
+
+
+def test_a_topic_that_loses_replicas_loses_who_is_eligible_by_its_old_law_only() -> None:
+    world = world_with(FULL, ELIGIBLE)
+    answers = alter_reassignments(world.image, world.rules, {AT: (1, 2)})
+    world.carry_out_all(answers.decisions)
+    assert partition(world) == PartitionImage(1, 6, 8, (1, 2), (1, 2))
+    assert partition(world, 1) == PartitionImage(1, 5, 8, (1, 2, 3), (1,)), "one now suffices"
+
+
+def test_a_change_of_one_isr_does_not_end_a_move_that_changes_the_law_of_others() -> None:
+    world = world_with(FULL, ELIGIBLE)
+    for broker_id in (4, 5):
+        world.add_broker(broker_id)
+    answers = alter_reassignments(world.image, world.rules, {AT: (4, 5)})
+    world.carry_out_all(answers.decisions)
+    in_sync(world, 1, 2, 3, 4, 5)
+    assert partition(world).adding == (4, 5)
+    world.carry_out_all(complete_reassignments(world.image, world.rules))
+    assert (partition(world).leader, partition(world).replicas) == (4, (4, 5))
+    assert partition(world, 1).elr == ()
+    world = world_with(FULL, FULL)
+    world.add_broker(4)
+    world.carry_out_all(alter_reassignments(world.image, world.rules, {AT: (4, 1)}).decisions)
+    in_sync(world, 1, 2, 3, 4)
+    assert partition(world).replicas == (4, 1), "nobody is eligible by the old law"

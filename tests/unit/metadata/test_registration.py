@@ -318,3 +318,13 @@ def test_a_broker_is_struck_off_when_it_does_not_run() -> None:
     come_back(world, 1)
     assert partition(world).isr == (2,), "nobody knows what its disk holds"
     assert 1 not in partition(world).elr
+
+
+def test_nobody_else_is_elected_while_the_loss_of_one_in_sync_is_not_decided_upon() -> None:
+    config: dict[str, str | None] = {"min.insync.replicas": "3"}
+    world = world_with(PartitionImage(1, 5, 7, (1, 2, 3), (1, 2), (3,)), config=config)
+    world.stop(2)
+    lose(world, 1)
+    assert partition(world) == PartitionImage(-1, 6, 8, (1, 2, 3), (2,), (1, 3))
+    world.carry_out_all(broker_lost(world.image, 2, world.rules))
+    assert partition(world) == PartitionImage(3, 7, 9, (1, 2, 3), (3,), (1, 2))
