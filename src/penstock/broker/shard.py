@@ -154,6 +154,7 @@ class LogShard:
         self.flush()
         if self._closed:
             raise BrokerError(f"{self.partition} was lost", ErrorCode.NOT_COORDINATOR)
+        self.partition.check_in_sync()
         now_ms, next_offset = self._clock.wall_ms(), -1
         for batch in batches:
             try:

@@ -20,6 +20,7 @@ from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
 from penstock.broker.shards import Lost, Shards
 from penstock.broker.txn_shard import Answer, TxnShard
+from penstock.broker.verification import Verification, Verifier
 from penstock.model.clock import Clock
 from penstock.model.errors import BrokerError, ErrorCode, UnknownRecord
 from penstock.model.ids import TopicPartition
@@ -77,6 +78,7 @@ class TransactionCoordinator:
     ) -> None:
         self.markers = MarkerWriter(replicas, groups, clock)
         self._sender = MarkerSender(self.markers, cluster, replicas.loop, spawn)
+        self._verifier = Verifier(cluster.peers, spawn)
         self._replicas = replicas
         self._cluster = cluster
         self._clock = clock
@@ -223,18 +225,22 @@ class TransactionCoordinator:
         partitions: Iterable[Partition],
         *,
         implicit: bool,
-    ) -> asyncio.Future[Outcome] | None:
+    ) -> asyncio.Future[Outcome] | Verification | None:
         """Before records enter: what to wait for before `check` can say; None for nothing.
 
         `implicit`: the partitions are added to the transaction (transactions version 2); else they
-        must have been, and only that it is committed may have to be waited for.
+        must have been, and only that it is committed may have to be waited for. A coordinator on
+        another broker is asked, and `check` needs to know what it said.
         """
-        new = [p.name for p in partitions if not _is_open(p, producer)]
+        new = [p for p in partitions if not _is_open(p, producer)]
         if not new:
             return None
+        coordinator = self._shards.elsewhere(_checked(transactional_id))
+        if coordinator is not None:
+            return self._verifier.ask(coordinator, transactional_id, producer, new, adds=implicit)
         shard = self._shard_of(transactional_id)
         transaction = shard.core.transactions.get(transactional_id)
-        missing = [name for name in new if verify(transaction, producer, name)]
+        missing = [p.name for p in new if verify(transaction, producer, p.name)]
         if missing and implicit:
             answer = self.add(transactional_id, producer, missing, EPOCH_PER_TRANSACTION)
             shard.flush()
@@ -242,11 +248,20 @@ class TransactionCoordinator:
             answer = shard.read(lambda: Outcome(ErrorCode.NONE, producer))
         return answer if isinstance(answer, asyncio.Future) and not answer.done() else None
 
-    def check(self, transactional_id: str, producer: Producer, partition: Partition) -> None:
+    def check(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partition: Partition,
+        verification: Verification | None = None,
+    ) -> None:
         """Raise unless what the producer writes there will be ended. No one may act in between."""
         if _is_open(partition, producer):
             return
-        code = verify(self.find(transactional_id), producer, partition.name)
+        if verification is None:
+            code = verify(self.find(transactional_id), producer, partition.name)
+        else:
+            code = verification.refusal(partition)
         if code:
             raise BrokerError(
                 f"{producer} of '{transactional_id}' may not write to {partition}: {code.name}",

@@ -1,10 +1,11 @@
 """A produce in a transaction: its records enter only where the coordinator is sure to end them (KIP-890)."""
 
 import asyncio
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
 
 from penstock.broker.partition import Partition
+from penstock.broker.verification import Verification
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
 from penstock.model.errors import BrokerError, ErrorCode, OutOfOrderSequence
@@ -23,10 +24,18 @@ _LATER: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
+NOTHING_VERIFIED: Final[Mapping[Producer, Verification]] = {}
 
 
-def prepare(request: ProduceRequest, context: Context) -> asyncio.Future[object] | None:
-    """What must be waited for before any of it can be admitted; None for nothing."""
+class Preparation(NamedTuple):
+    """What must be waited for before any of a request can be admitted, and who is asked meanwhile."""
+
+    waiting: asyncio.Future[object]
+    verifications: Mapping[Producer, Verification]
+
+
+def prepare(request: ProduceRequest, context: Context) -> Preparation | None:
+    """None when nothing has to be waited for."""
     assert request.transactional_id is not None
     found: dict[Producer, list[Partition]] = {}
     for partition, header in _parts(request, context):
@@ -34,6 +43,7 @@ def prepare(request: ProduceRequest, context: Context) -> asyncio.Future[object]
             producer = Producer(header.producer_id, header.producer_epoch)
             found.setdefault(producer, []).append(partition)
     waits: list[asyncio.Future[object]] = []
+    verifications: dict[Producer, Verification] = {}
     for producer, partitions in found.items():
         try:
             waiting = context.transactions.prepare(
@@ -44,11 +54,15 @@ def prepare(request: ProduceRequest, context: Context) -> asyncio.Future[object]
             )
         except BrokerError:
             continue  # `admit` will say why
-        if waiting is not None:
-            waits.append(waiting)  # type: ignore[arg-type] # whatever its result is
+        if isinstance(waiting, Verification):
+            verifications[producer] = waiting
+            waits.append(waiting.done)  # type: ignore[arg-type] # whatever its result is
+        elif waiting is not None:
+            waits.append(waiting)  # type: ignore[arg-type] # likewise
     if not waits:
         return None
-    return waits[0] if len(waits) == 1 else asyncio.gather(*waits)  # type: ignore[return-value] # likewise
+    all_of_it = waits[0] if len(waits) == 1 else asyncio.gather(*waits)
+    return Preparation(all_of_it, verifications)  # type: ignore[arg-type] # likewise
 
 
 def _parts(request: ProduceRequest, context: Context) -> Iterator[tuple[Partition, BatchHeader]]:
@@ -74,16 +88,19 @@ def _parts(request: ProduceRequest, context: Context) -> Iterator[tuple[Partitio
 class Admission:
     """Of one request, at one moment: what it admits must enter before anything else can happen."""
 
-    __slots__ = ("_context", "_coordinator", "_id")
+    __slots__ = ("_context", "_coordinator", "_id", "_is_asked", "_verifications")
 
-    def __init__(self, transactional_id: str, context: Context) -> None:
+    def __init__(
+        self,
+        transactional_id: str,
+        context: Context,
+        verifications: Mapping[Producer, Verification] = NOTHING_VERIFIED,
+    ) -> None:
         self._id = transactional_id
         self._context = context
+        self._verifications = verifications
+        self._is_asked = False
         self._coordinator: Transaction | BrokerError | None = None
-        try:
-            self._coordinator = context.transactions.find(transactional_id)
-        except BrokerError as error:
-            self._coordinator = error
 
     def admit(self, partition: Partition, records: memoryview) -> None:
         """Raise unless the batch may enter."""
@@ -105,15 +122,29 @@ class Admission:
             )
 
     def _check(self, producer: Producer, partition: Partition) -> None:
-        coordinator, version = self._coordinator, self._context.version
-        if isinstance(coordinator, BrokerError):
-            raise BrokerError(str(coordinator), _code_for(coordinator.code, version))
-        code = verify(coordinator, producer, partition.name)
+        verification, version = self._verifications.get(producer), self._context.version
+        if verification is not None:
+            code = verification.refusal(partition)
+        else:
+            coordinator = self._found()
+            if isinstance(coordinator, BrokerError):
+                raise BrokerError(str(coordinator), _code_for(coordinator.code, version))
+            code = verify(coordinator, producer, partition.name)
         if code:
             raise BrokerError(
                 f"{producer} of '{self._id}' may not write to {partition}: {code.name}",
                 _code_for(code, version),
             )
+
+    def _found(self) -> Transaction | BrokerError | None:
+        """What the coordinator knows, or why it does not: asked once."""
+        if not self._is_asked:
+            self._is_asked = True
+            try:
+                self._coordinator = self._context.transactions.find(self._id)
+            except BrokerError as error:
+                self._coordinator = error
+        return self._coordinator
 
 
 def _code_for(code: ErrorCode, version: int) -> ErrorCode:

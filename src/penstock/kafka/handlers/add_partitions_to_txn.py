@@ -34,13 +34,14 @@ async def handle(
 ) -> AddPartitionsToTxnResponse:
     if context.version >= _BATCHED_SINCE:
         context.authorize(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+        answers = await asyncio.gather(*(_answer(asked, context) for asked in request.transactions))
         return AddPartitionsToTxnResponse(
             results_by_transaction=[
                 AddPartitionsToTxnResult(
                     transactional_id=asked.transactional_id,
-                    topic_results=_results(asked.topics, await _answer(asked, context)),
+                    topic_results=_results(asked.topics, codes),
                 )
-                for asked in request.transactions
+                for asked, codes in zip(request.transactions, answers, strict=True)
             ]
         )
     asked = AddPartitionsToTxnTransaction(

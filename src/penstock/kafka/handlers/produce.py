@@ -1,17 +1,19 @@
 """Produce: batches go into their logs in arrival order; only the acknowledgement may have to wait."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
 from penstock.broker.partition import Topic
+from penstock.broker.verification import Verification
 from penstock.kafka import leader_hints, txn_produce
 from penstock.kafka.context import Context
 from penstock.kafka.hangup import HangUp
 from penstock.kafka.security import Operation, ResourceType
-from penstock.kafka.txn_produce import Admission
+from penstock.kafka.txn_produce import NOTHING_VERIFIED, Admission, Preparation
 from penstock.model.errors import BrokerError, ErrorCode, InvalidRecord
+from penstock.transactions.state import Producer
 from penstock.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -54,20 +56,22 @@ def handle(
     if refusal is not None:
         return refuse(request, refusal)
     if request.transactional_id is not None:
-        waiting = txn_produce.prepare(request, context)
-        if waiting is not None:
+        preparation = txn_produce.prepare(request, context)
+        if preparation is not None:
             context.holds = True
             _keep_records(request)
-            return _append_later(request, context, waiting)
+            return _append_later(request, context, preparation)
     return _append_all(request, context)
 
 
 def _append_all(
-    request: ProduceRequest, context: Context
+    request: ProduceRequest,
+    context: Context,
+    verifications: Mapping[Producer, Verification] = NOTHING_VERIFIED,
 ) -> ProduceResponse | Awaitable[ProduceResponse] | None:
     admission = None
     if request.transactional_id is not None:
-        admission = Admission(request.transactional_id, context)
+        admission = Admission(request.transactional_id, context, verifications)
     job = Job(request, context, admission, [], set())
     response = ProduceResponse(responses=[_append_topic(data, job) for data in request.topic_data])
     if job.leaders:
@@ -92,11 +96,11 @@ def _keep_records(request: ProduceRequest) -> None:
 
 
 async def _append_later(
-    request: ProduceRequest, context: Context, waiting: Awaitable[object]
+    request: ProduceRequest, context: Context, preparation: Preparation
 ) -> ProduceResponse:
     with suppress(BrokerError):  # each partition is told by itself
-        await waiting
-    answer = _append_all(request, context)
+        await preparation.waiting
+    answer = _append_all(request, context, preparation.verifications)
     assert answer is not None, "it waits for an acknowledgement"
     return answer if isinstance(answer, ProduceResponse) else await answer
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Final
 
+from penstock.broker.verification import Verification
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
 from penstock.kafka.txn_codes import told
@@ -20,6 +21,17 @@ from penstock.wire.messages.txn_offset_commit import (
 _ADDS_SINCE: Final = 5  # the group's partition joins the transaction by it
 _ABORTABLE_SINCE: Final = 4
 _MEMBERS_SINCE: Final = 3  # the client says of which member and generation it is
+_LATER: Final = frozenset(  # said of the transaction's coordinator: the client asked the group's
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+_MOVED: Final = {  # what the log of the group's offsets says, as said of a coordinator
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
 _FENCED_SINCE: Final = 1 << 15  # never: producers know it as INVALID_PRODUCER_EPOCH here
 
 
@@ -60,16 +72,25 @@ async def _commit(request: TxnOffsetCommitRequest, context: Context) -> TxnOffse
 
 async def _admit(request: TxnOffsetCommitRequest, context: Context) -> None:
     """Raise unless the transaction will be ended where the group's offsets are kept."""
-    name = await context.groups.partition_of(request.group_id)
-    replicas, transactional_id = context.replicas, request.transactional_id
-    partition = replicas.partition(replicas.topic(name.topic), name.partition)
+    await context.groups.partition_of(request.group_id)
+    partition = context.groups.shard_of(request.group_id).partition
+    transactional_id, transactions = request.transactional_id, context.transactions
     producer = Producer(request.producer_id, request.producer_epoch)
-    waiting = context.transactions.prepare(
-        transactional_id, producer, [partition], implicit=context.version >= _ADDS_SINCE
-    )
-    if waiting is not None:
-        await asyncio.wait([waiting])
-    context.transactions.check(transactional_id, producer, partition)
+    verification = None
+    try:
+        waiting = transactions.prepare(
+            transactional_id, producer, [partition], implicit=context.version >= _ADDS_SINCE
+        )
+        if isinstance(waiting, Verification):
+            verification = waiting
+            await verification.done
+        elif waiting is not None:
+            await asyncio.wait([waiting])
+        transactions.check(transactional_id, producer, partition, verification)
+    except BrokerError as error:
+        if error.code in _LATER:
+            raise BrokerError(str(error), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from error
+        raise
 
 
 def _code_for(code: ErrorCode, version: int) -> ErrorCode:
@@ -82,7 +103,7 @@ def _code_for(code: ErrorCode, version: int) -> ErrorCode:
         ErrorCode.UNKNOWN_MEMBER_ID,
     ):
         return ErrorCode.UNKNOWN_SERVER_ERROR  # it named none, so this cannot be
-    return told(code, version, fenced_since=_FENCED_SINCE)
+    return told(_MOVED.get(code, code), version, fenced_since=_FENCED_SINCE)
 
 
 def refuse(request: TxnOffsetCommitRequest, error: BrokerError) -> TxnOffsetCommitResponse:

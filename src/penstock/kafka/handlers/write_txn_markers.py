@@ -1,6 +1,7 @@
 """WriteTxnMarkers: end transactions in this broker's logs, for their coordinator or for an operator (KIP-664)."""
 
 import asyncio
+from typing import Final
 
 from penstock.broker.markers import Ending
 from penstock.broker.transactions import STATE_TOPIC
@@ -19,17 +20,35 @@ from penstock.wire.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 
+_PER_TURN: Final = 100  # markers written before others have their turn
+_PATIENCE_S: Final = 10.0  # for markers to be committed; their coordinator asks again
+Written = asyncio.Future[None] | ErrorCode
+
 
 async def handle(request: WriteTxnMarkersRequest, context: Context) -> WriteTxnMarkersResponse:
+    """All are written before the first is waited for: they become committed together."""
     if not context.allows(Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME):
         context.authorize(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+    written = [await _write_all(marker, context) for marker in request.markers]
+    waits = [it for found in written for it in found.values() if isinstance(it, asyncio.Future)]
+    if waits:
+        await asyncio.wait(waits, timeout=_PATIENCE_S)
     return WriteTxnMarkersResponse(
         markers=[
             WritableTxnMarkerResult(
                 producer_id=marker.producer_id,
-                topics=[await _topic(marker, topic, context) for topic in marker.topics],
+                topics=[
+                    _result(
+                        topic,
+                        {
+                            index: _code_of(found[TopicPartition(topic.name, index)])
+                            for index in topic.partition_indexes
+                        },
+                    )
+                    for topic in marker.topics
+                ],
             )
-            for marker in request.markers
+            for marker, found in zip(request.markers, written, strict=True)
         ]
     )
 
@@ -49,32 +68,44 @@ def refuse(request: WriteTxnMarkersRequest, error: BrokerError) -> WriteTxnMarke
     )
 
 
-async def _topic(
-    marker: WritableTxnMarker, topic: WritableTxnMarkerTopic, context: Context
-) -> WritableTxnMarkerTopicResult:
-    codes = {}
+async def _write_all(marker: WritableTxnMarker, context: Context) -> dict[TopicPartition, Written]:
     ending = Ending(
         Producer(marker.producer_id, marker.producer_epoch),
         marker.transaction_result,
         marker.coordinator_epoch,
         marker.transaction_version >= EPOCH_PER_TRANSACTION,
     )
-    for index in topic.partition_indexes:
-        codes[index] = await _write(TopicPartition(topic.name, index), ending, context)
-    return _result(topic, codes)
+    built = context.transactions.markers.build(ending)
+    written: dict[TopicPartition, Written] = {}
+    for topic in marker.topics:
+        for index in topic.partition_indexes:
+            name = TopicPartition(topic.name, index)
+            written[name] = _write(name, ending, built, context)
+            if len(written) % _PER_TURN == 0:
+                await asyncio.sleep(0)
+    return written
 
 
-async def _write(name: TopicPartition, ending: Ending, context: Context) -> ErrorCode:
+def _write(name: TopicPartition, ending: Ending, built: bytearray, context: Context) -> Written:
     if name.topic == STATE_TOPIC:
         return ErrorCode.INVALID_TOPIC_EXCEPTION  # nothing there is in a transaction
     try:
-        writer = context.transactions.markers
-        committed = writer.write(name, ending, writer.build(ending))
-        if isinstance(committed, asyncio.Future):
-            await committed
+        committed = context.transactions.markers.write(name, ending, built)
     except BrokerError as error:
         return error.code
-    return ErrorCode.NONE
+    return ErrorCode.NONE if committed is None else committed
+
+
+def _code_of(written: Written) -> ErrorCode:
+    if not isinstance(written, asyncio.Future):
+        return written
+    if not written.done() or written.cancelled():
+        written.cancel()
+        return ErrorCode.REQUEST_TIMED_OUT
+    error = written.exception()
+    if error is None:
+        return ErrorCode.NONE
+    return error.code if isinstance(error, BrokerError) else ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def _result(
