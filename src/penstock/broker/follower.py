@@ -230,6 +230,9 @@ class Fetcher:
             if not epoch:
                 self._loop.call_later(_RETRY_S, self._send)
             return None
+        topics = self._topics(wanted)
+        if not topics and not self._session_id:
+            return None  # a session begins with something to fetch
         request = FetchRequest(
             replica_state=ReplicaState(replica_id=self._cluster.broker_id, replica_epoch=epoch),
             max_wait_ms=config.replica_fetch_wait_max_ms,
@@ -237,8 +240,8 @@ class Fetcher:
             max_bytes=config.replica_fetch_response_max_bytes,
             session_id=self._session_id,
             session_epoch=self._session_epoch,
-            topics=self._topics(wanted),
-            forgotten_topics_data=_forgotten(self._to_forget),
+            topics=topics,
+            forgotten_topics_data=_forgotten(self._to_forget) if self._session_id else [],
         )
         self._to_forget.clear()
         if self._session_id:
@@ -266,6 +269,7 @@ class Fetcher:
             return None
         if partition.fetch_offset < log.next_offset:
             return None  # until what is here is durable
+        self._to_forget.pop(_place(partition), None)
         followed.asked = Position(partition.leader_epoch, log.next_offset)
         followed.in_session = True
         return FetchPartition(
@@ -376,7 +380,12 @@ class Fetcher:
         self._ask_later(followed)
 
     def _ask_later(self, followed: _Followed) -> None:
+        """Out of the session until then, or the leader would tell of the same error without a pause."""
         followed.retries += 1
+        self._to_ask.pop(followed, None)
+        if followed.in_session:
+            followed.in_session = False
+            self._to_forget[_place(followed.partition)] = None
         pause_s = min(_RETRY_S * followed.retries, _LONGEST_RETRY_S)
         self._loop.call_later(pause_s, self.ask_for, followed.partition)
 

@@ -8,7 +8,6 @@ from typing import Final
 from penstock.broker.cluster import Cluster
 from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
-from penstock.model.errors import BrokerError, ErrorCode
 from penstock.storage.scrub import Scrub
 from penstock.storage.segment import DamagedLog
 
@@ -41,7 +40,8 @@ class Scrubbing:
             except DamagedLog as damage:
                 metrics.damaged.value += 1
                 _log.critical("segment-damaged partition=%s error=%s", partition, damage)
-                partition.fail(BrokerError(str(damage), ErrorCode.KAFKA_STORAGE_ERROR))
+                if partition.failure is None:
+                    partition.storage_failed(damage)
                 continue
             metrics.bytes.value += done_bytes
             if scrub.done and partition.failure is None:
