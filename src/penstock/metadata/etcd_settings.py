@@ -47,6 +47,8 @@ def parse_etcd_url(url: str) -> EtcdSettings:
     if not url.startswith(SCHEME):
         raise _wrong(url, "it does not begin with etcd://")
     place, _, query = url.removeprefix(SCHEME).partition("?")
+    if "@" in place:  # perhaps a password: it is not repeated
+        raise _wrong(f"{SCHEME}…", "users and passwords are options")
     hosts, _, name = place.partition("/")
     name = name.strip("/") or _DEFAULT_NAME
     if not _NAME.fullmatch(name):

@@ -428,7 +428,6 @@ def test_an_etcd_is_named_by_its_members_a_name_and_options() -> None:
         ("etcd://http://a", "'http:' is not HOST:PORT"),
         ("etcd://a:0", "'a:0' has no such port"),
         ("etcd://a:65536", "no such port"),
-        ("etcd://me:secret@a", "is not HOST:PORT"),
         ("etcd://a,a:2379", "named twice"),
         ("etcd://a/b/c", "the name 'b/c' may have"),
         ("etcd://a?cafile=x", "no option 'cafile', only ca, cert"),
@@ -446,6 +445,12 @@ def test_what_cannot_be_meant_is_refused_with_the_reason(url: str, reason: str) 
     assert reason in str(refused.value)
     assert url in str(refused.value)
     assert "expected etcd://HOST:PORT" in str(refused.value)
+
+
+def test_a_password_in_the_wrong_place_is_not_repeated() -> None:
+    with pytest.raises(InvalidConfig, match="users and passwords are options") as refused:
+        parse_etcd_url("etcd://me:sesame@host")
+    assert "sesame" not in str(refused.value)
 
 
 def test_a_broker_without_the_packages_says_which_to_install(
