@@ -165,7 +165,9 @@ class Duties:
         self._handed_over.pop(broker_id, None)
 
         def decide() -> list[Decision[None]]:
-            return register_broker(self._image, broker_id, self._view.rules)
+            return register_broker(
+                self._image, broker_id, self._view.rules, is_cold_start=self._is_cold_start
+            )
 
         if await self._committer.commit_all(decide):
             _log.info("broker-registered broker=%d", broker_id)
@@ -192,10 +194,13 @@ class Duties:
 
     # going
 
+    @property
+    def _is_cold_start(self) -> bool:
+        return asyncio.get_running_loop().time() < self._waits_until_s
+
     def _is_waited_for(self, broker_id: int) -> bool:
         """At a cold start, unless it came and went since."""
-        still = asyncio.get_running_loop().time() < self._waits_until_s
-        return still and broker_id not in self._seen_to_start
+        return self._is_cold_start and broker_id not in self._seen_to_start
 
     async def _replace(self, broker_id: int) -> None:
         def decide() -> Sequence[Decision[None]]:

@@ -93,7 +93,10 @@ def without(
 
 
 def elected(partition: PartitionImage, able: frozenset[int], *, unclean: bool) -> PartitionImage:
-    """The partition under the first replica that can lead it: in sync; else, with an empty ISR, eligible; else any."""
+    """The partition under the first replica that can lead it: in sync; else, with an empty ISR, eligible; else any.
+
+    Of those that lack something, who was in sync until it lost power lacks the least.
+    """
     replicas, isr, elr = partition.replicas, partition.isr, partition.elr
     for broker_id in replicas:
         if broker_id in isr and broker_id in able:
@@ -103,12 +106,11 @@ def elected(partition: PartitionImage, able: frozenset[int], *, unclean: bool) -
     for broker_id in replicas:
         if broker_id in elr and broker_id in able:
             return partition._replace(leader=broker_id, isr=(broker_id,))
-    if unclean:
-        for broker_id in replicas:
-            if broker_id in able:
-                return partition._replace(
-                    leader=broker_id, isr=(broker_id,), elr=(), recovering=True
-                )
+    candidates = [broker_id for broker_id in replicas if broker_id in able]
+    if unclean and candidates:
+        known = [broker_id for broker_id in candidates if broker_id in partition.last_known_elr]
+        best = (known or candidates)[0]
+        return partition._replace(leader=best, isr=(best,), elr=(), recovering=True)
     return partition._replace(leader=NOBODY)
 
 
@@ -121,7 +123,9 @@ def settled(
         for member in after.replicas
         if member in standing_elr(after, law) and member not in after.isr
     )
-    after = after._replace(elr=elr)
+    gone = after.last_known_elr if after.leader == NOBODY else ()
+    known = tuple(member for member in after.replicas if member in gone)
+    after = after._replace(elr=elr, last_known_elr=known)
     if after == before and not reelected:
         return before
     is_new_reign = (

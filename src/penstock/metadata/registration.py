@@ -46,16 +46,21 @@ def lost_brokers(image: ClusterImage) -> list[int]:
     ]
 
 
-def register_broker(image: ClusterImage, broker_id: int, rules: Rules) -> list[Decision[None]]:
+def register_broker(
+    image: ClusterImage, broker_id: int, rules: Rules, *, is_cold_start: bool = False
+) -> list[Decision[None]]:
     """B2, E3, E4: what a new session does to the partitions of the broker; then its registration, fenced.
 
     A restart is an election (C3): where the broker goes on leading, the leader epoch grows, so that what
-    a lost tail held and what is written in its place are never taken for the same.
+    a lost tail held and what is written in its place are never taken for the same. When all brokers
+    start together, one that crashed stays where it was, lest the first of them lead everything (C4).
     """
     if broker_id not in brokers_to_register(image):
         return []
     live, epoch = image.live[broker_id], image.brokers[broker_id].epoch
     ending = last_ending(live, image.registrations.get(broker_id))
+    if is_cold_start and ending == PROCESS_CRASH:
+        ending = CLEAN
     electorate = Electorate(image, rules, leaving=broker_id)
 
     def step(partition: PartitionImage, law: Law) -> PartitionImage:
@@ -79,14 +84,26 @@ def _after_restart(
     partition: PartitionImage, broker_id: int, ending: str, able: frozenset[int], law: Law
 ) -> PartitionImage:
     if broker_id not in partition.isr and broker_id not in partition.elr:
-        return partition
+        return _after_absence(partition, broker_id, ending, law)
     if _stays(partition, broker_id, ending, able, law):
         is_leader = partition.leader == broker_id
         return settled(partition, partition, law, reelected=True) if is_leader else partition
     after = without(partition, broker_id, law, intact=ending == PROCESS_CRASH)
+    if ending == POWER_LOSS:
+        after = after._replace(last_known_elr=(*after.last_known_elr, broker_id))
     if partition.leader in (broker_id, NOBODY):
         after = elected(after, able, unclean=law.unclean)
     return settled(partition, after, law)
+
+
+def _after_absence(
+    partition: PartitionImage, broker_id: int, ending: str, law: Law
+) -> PartitionImage:
+    """Of a replica that was not in sync any more."""
+    if ending != EMPTY_DISK or broker_id not in partition.last_known_elr:
+        return partition
+    kept = tuple(member for member in partition.last_known_elr if member != broker_id)
+    return settled(partition, partition._replace(last_known_elr=kept), law)
 
 
 def _stays(

@@ -61,6 +61,9 @@ class PartitionImage(NamedTuple):
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     recovering: bool = False
+    last_known_elr: tuple[
+        int, ...
+    ] = ()  # nobody leads, and these were in sync until they lost power
 
     @property
     def replication_factor(self) -> int:
@@ -169,7 +172,9 @@ def decode_chunk(
         [
             PartitionImage(row[0], row[1], row[2], lists(row[3]), lists(row[4]))
             if len(row) == 5
-            else PartitionImage._make([*row[:3], *(lists(ids) for ids in row[3:8]), bool(row[8])])
+            else PartitionImage._make(
+                [*row[:3], *map(lists, row[3:8]), bool(row[8]), lists(row[9] if row[9:] else [])]
+            )
             for row in fields["p"]
         ]
     )
@@ -185,10 +190,13 @@ def _row(
     adding: tuple[int, ...],
     removing: tuple[int, ...],
     recovering: bool,
+    last_known_elr: tuple[int, ...],
 ) -> str:
     row = f"{leader},{leader_epoch},{partition_epoch},{_ids(replicas)},{_ids(isr)}"
-    if elr or adding or removing or recovering:
-        return f"[{row},{_ids(elr)},{_ids(adding)},{_ids(removing)},{int(recovering)}]"
+    if elr or adding or removing or recovering or last_known_elr:
+        row = f"{row},{_ids(elr)},{_ids(adding)},{_ids(removing)},{int(recovering)}"
+    if last_known_elr:
+        row = f"{row},{_ids(last_known_elr)}"
     return f"[{row}]"
 
 

@@ -306,6 +306,8 @@ def check_state(now: PartitionImage) -> None:
     assert set(now.elr) <= set(now.replicas) - set(now.isr)
     assert now.leader in now.isr or now.leader == -1
     assert set(now.adding) <= set(now.replicas)
+    assert now.leader == -1 or not now.last_known_elr
+    assert set(now.last_known_elr) <= set(now.replicas) - {*now.isr, *now.elr}
     assert set(now.removing) <= set(now.replicas) - set(now.adding)
     assert not now.recovering or len(now.isr) <= 1
 
@@ -326,6 +328,8 @@ def check_step(
         assert new.leader in able
         is_unclean = was_unclean(old, new)
         assert may_be_unclean or not is_unclean
+        if is_unclean and not able.isdisjoint(old.last_known_elr):
+            assert new.leader in old.last_known_elr
         caught_up = set(new.isr if removed else ())  # this very change ends a reassignment
         assert is_unclean or new.leader in {*old.isr, *eligible, *caught_up}
         if new.leader not in {*old.isr, *caught_up}:

@@ -184,6 +184,7 @@ PARTITIONS = st.builds(
     adding=NODES | st.just(()),
     removing=NODES | st.just(()),
     recovering=st.booleans(),
+    last_known_elr=NODES | st.just(()),
 )
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from penstock.metadata.controller import TopicSpec, automatic_topic
 from penstock.metadata.decisions import Decision
+from penstock.metadata.elections import ElectionKind, elect_leaders
 from penstock.metadata.registration import (
     begin_shutdown,
     broker_lost,
@@ -199,6 +200,43 @@ def test_when_all_lose_power_only_synced_topics_and_single_replicas_lead_again()
             unfence(world, broker_id)
         assert (partition(world).leader == 1) is leads
         assert partition(world, 1).leader == 1
+
+
+def test_after_a_loss_of_power_everywhere_an_unclean_election_finds_who_was_in_sync() -> None:
+    world = world_with(PartitionImage(2, 5, 7, (1, 2, 3), (2, 3)))
+    for broker_id in THREE:
+        world.stop(broker_id)
+    for broker_id in THREE:
+        come_back(world, broker_id, "power-loss")
+    now = partition(world)
+    assert (now.leader, now.isr, now.elr, now.last_known_elr) == (-1, (), (), (2, 3))
+    come_back(world, 2, "empty-disk")
+    assert partition(world).last_known_elr == (2, 3), "its disk is the one that is known"
+    world.start(2, directory="other")
+    register(world, 2)
+    unfence(world, 2)
+    assert partition(world).last_known_elr == (3,)
+    answers = elect_leaders(world.image, world.rules, ElectionKind.UNCLEAN)
+    world.carry_out_all(answers.decisions)
+    now = partition(world)
+    assert (now.leader, now.isr, now.last_known_elr, now.recovering) == (3, (3,), (), True)
+
+
+@pytest.mark.parametrize("is_cold_start", [True, False])
+def test_at_a_cold_start_the_first_broker_does_not_take_everything(is_cold_start: bool) -> None:
+    world = world_with(*(FULL._replace(leader=leader) for leader in THREE))
+    for broker_id in THREE:
+        world.stop(broker_id)
+    for broker_id in THREE:
+        world.start(broker_id, "process-crash")
+        decisions = register_broker(
+            world.image, broker_id, world.rules, is_cold_start=is_cold_start
+        )
+        world.carry_out_all(decisions)
+        unfence(world, broker_id)
+    leaders = [partition(world, number).leader for number in range(3)]
+    assert leaders == ([1, 2, 3] if is_cold_start else [1, 1, 1])
+    assert all(len(partition(world, n).isr) == 3 for n in range(3)) is is_cold_start
 
 
 def test_a_cluster_that_crashed_as_a_whole_is_led_as_before() -> None:

@@ -103,7 +103,7 @@ def _partitions(
             replica_nodes=list(partition.replicas),
             isr_nodes=list(partition.isr),
             eligible_leader_replicas=list(partition.elr),
-            last_known_elr=[],
+            last_known_elr=list(partition.last_known_elr),
             offline_replicas=[context.broker_id] if index in failed else [],
         )
         for index, partition in enumerate(topic.partitions[first : first + limit], first)
