@@ -80,6 +80,12 @@ class Workload:
                 "the group goes on reading and committing",
             )
 
+    def silence_s(self, since_ns: int) -> float:
+        """The longest time since then in which some partition acknowledged nothing; `pytest -rP` shows it."""
+        found = self.load.longest_silence_s(since_ns)
+        print(f"silent for {found:.2f} s at most")  # noqa: T201 - see above
+        return found
+
     def finish(self) -> None:
         """Ends the load, lets readers come to the end, and asserts that the history is sound."""
         self.load.end()
