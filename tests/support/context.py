@@ -16,6 +16,7 @@ from penstock.broker.membership import Identity
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
+from penstock.broker.throttles import Throttles
 from penstock.broker.transactions import TransactionCoordinator
 from penstock.kafka.apis import APIS
 from penstock.kafka.context import Context, Services
@@ -176,7 +177,7 @@ async def _started(
     store = SqliteStore(directory / "metadata.sqlite", clock)
     cluster = Cluster(store, identity, tasks.spawn, settings)
     await cluster.load()
-    hosting = Hosting(replicas, cluster, Followers(cluster, tasks.spawn))
+    hosting = Hosting(replicas, cluster, Followers(cluster, tasks.spawn, Throttles(cluster, clock)))
     hosting.begin()
     await cluster.join({LISTENER: ADDRESS})
     groups = GroupCoordinator(replicas, cluster, clock, tasks.spawn, metrics)

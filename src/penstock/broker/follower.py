@@ -13,6 +13,7 @@ from typing import Final
 
 from penstock.broker.cluster import Cluster, Spawn
 from penstock.broker.partition import Partition
+from penstock.broker.throttles import Throttles
 from penstock.client.connection import Connection
 from penstock.model.configs import BrokerConfig
 from penstock.model.errors import BrokerError, ErrorCode
@@ -49,9 +50,10 @@ _OUT_OF_DATE: Final = frozenset(  # metadata is on its way to one of the two bro
 class Followers:
     """The partitions that this broker follows, each with the fetcher of its leader."""
 
-    def __init__(self, cluster: Cluster, spawn: Spawn) -> None:
+    def __init__(self, cluster: Cluster, spawn: Spawn, throttles: Throttles) -> None:
         self._cluster = cluster
         self._spawn = spawn
+        self._throttles = throttles
         self._fetchers: dict[int, Fetcher] = {}
         self._fetcher_of: dict[Partition, Fetcher] = {}
 
@@ -86,7 +88,7 @@ class Followers:
     def _fetcher(self, leader: int) -> "Fetcher":
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
-            fetcher = self._fetchers[leader] = Fetcher(leader, self._cluster)
+            fetcher = self._fetchers[leader] = Fetcher(leader, self._cluster, self._throttles)
             fetcher.start(self._spawn)
         return fetcher
 
@@ -106,8 +108,9 @@ class _Followed:
 class Fetcher:
     """Everything that one leader has for this broker, over one connection. The event loop is its only caller."""
 
-    def __init__(self, leader_id: int, cluster: Cluster) -> None:
+    def __init__(self, leader_id: int, cluster: Cluster, throttles: Throttles) -> None:
         self.leader_id = leader_id
+        self._throttles = throttles
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
         self._partitions: dict[Partition, _Followed] = {}
@@ -269,6 +272,11 @@ class Fetcher:
             return None
         if partition.fetch_offset < log.next_offset:
             return None  # until what is here is durable
+        pause_ms = self._pause_ms(partition)
+        if pause_ms:
+            self._leave_session(followed)
+            self._loop.call_later(pause_ms / 1000, self.ask_for, partition)
+            return None
         self._to_forget.pop(_place(partition), None)
         followed.asked = Position(partition.leader_epoch, log.next_offset)
         followed.in_session = True
@@ -280,6 +288,15 @@ class Fetcher:
             log_start_offset=log.start_offset,
             partition_max_bytes=self._config.replica_fetch_max_bytes,
         )
+
+    def _pause_ms(self, partition: Partition) -> int:
+        """Of one that is throttled. Who is in sync never is."""
+        if not partition.topic.config.follower_replication_throttled_replicas:
+            return 0
+        topic = self._cluster.image.topics_by_id.get(partition.topic.id)
+        if topic is None or self._cluster.broker_id in topic.partitions[partition.index].isr:
+            return 0
+        return self._throttles.fetch_pause_ms(partition.topic, partition.index)
 
     @property
     def _config(self) -> BrokerConfig:
@@ -360,6 +377,7 @@ class Fetcher:
             if int.from_bytes(records[:_OFFSET_BYTES], "big") < partition.log.next_offset:
                 return False  # two requests were under way, and both asked for it
             partition.append_replicated(records)
+            self._throttles.fetched(partition.topic, partition.index, len(records))
         partition.learn(data.high_watermark, data.log_start_offset)
         return bool(records)
 
@@ -382,12 +400,15 @@ class Fetcher:
     def _ask_later(self, followed: _Followed) -> None:
         """Out of the session until then, or the leader would tell of the same error without a pause."""
         followed.retries += 1
+        self._leave_session(followed)
+        pause_s = min(_RETRY_S * followed.retries, _LONGEST_RETRY_S)
+        self._loop.call_later(pause_s, self.ask_for, followed.partition)
+
+    def _leave_session(self, followed: _Followed) -> None:
         self._to_ask.pop(followed, None)
         if followed.in_session:
             followed.in_session = False
             self._to_forget[_place(followed.partition)] = None
-        pause_s = min(_RETRY_S * followed.retries, _LONGEST_RETRY_S)
-        self._loop.call_later(pause_s, self.ask_for, followed.partition)
 
 
 def _place(partition: Partition) -> tuple[bytes, int]:

@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 from penstock.broker.flusher import Flusher
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.partition import Partition, Topic
+from penstock.broker.throttles import Throttles
 from penstock.broker.waiters import Watcher
 from penstock.model.clock import Clock
 from penstock.model.configs import TopicConfig
@@ -67,6 +68,7 @@ class Replicas:
         )
         self._disk_threads = disk_threads
         self._unable: BrokerError | None = None
+        self.throttles: Throttles | None = None
         self.on_damage: Callable[[Partition], None] | None = None
         self.replication: Replication | None = None  # what partitions with other replicas need
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from penstock.model.settings import Table, Update
 from penstock.model.topic_configs import TOPIC_SETTINGS as _TOPIC
-from penstock.model.units import DOUBLE_MAX, INT_MAX
+from penstock.model.units import DOUBLE_MAX, INT_MAX, LONG_MAX
 
 _CLUSTER_WIDE: Final = Update.CLUSTER_WIDE
 _READ_ONLY: Final = Update.READ_ONLY
@@ -314,6 +314,14 @@ class BrokerConfig:
     replica_fetch_response_max_bytes: int = _broker.integer(
         "replica.fetch.response.max.bytes", 4_194_304, at_least=0, kafka_default="10485760", update=_CLUSTER_WIDE,
         doc="Most that a follower fetches at once; it is checked and written without a pause.",
+    )
+    leader_replication_throttled_rate: int = _broker.long(
+        "leader.replication.throttled.rate", LONG_MAX, at_least=0, update=Update.PER_BROKER,
+        doc="Bytes a second that this broker sends to throttled replicas that are not in sync.",
+    )
+    follower_replication_throttled_rate: int = _broker.long(
+        "follower.replication.throttled.rate", LONG_MAX, at_least=0, update=Update.PER_BROKER,
+        doc="Bytes a second that this broker fetches for throttled replicas of its own that are not in sync.",
     )
     replica_socket_timeout_ms: int = _broker.integer(
         "replica.socket.timeout.ms", 30_000, "Silence of a leader after which its connection is given up.", at_least=1,

@@ -3,6 +3,7 @@
 A class of settings declares each row once: the attribute, its type and its default are the row.
 """
 
+import re
 from collections.abc import Mapping
 from enum import Enum, IntEnum
 from types import MappingProxyType
@@ -65,6 +66,8 @@ class Setting(NamedTuple):
     at_least: float | None = None
     at_most: float | None = None
     choices: tuple[str, ...] = ()
+    form: str = ""  # a regular expression that each item of a list must match
+    form_doc: str = ""  # the same for people
     synonyms: tuple[
         str, ...
     ] = ()  # broker settings that give a topic setting its default, in order
@@ -141,7 +144,11 @@ class Setting(NamedTuple):
         return value
 
     def _check(self, text: str, value: Value) -> None:
-        if self.choices:
+        if self.form and isinstance(value, frozenset):
+            strange = sorted(item for item in value if not re.fullmatch(self.form, item))
+            if strange:
+                raise self._refusal(text, f"{strange[0]!r} is not {self.form_doc}")
+        elif self.choices:
             named = sorted(value) if isinstance(value, frozenset) else [self.render(value) or ""]
             strange = [name for name in named if name not in self.choices]
             if strange or not named:

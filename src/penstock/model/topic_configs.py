@@ -7,7 +7,9 @@ from penstock.model.settings import Table
 from penstock.model.units import LONG_MAX
 
 _NO_TIERS: Final = "tiered storage is not available"
-_NO_THROTTLES: Final = "replication throttles need a cluster of brokers"
+
+_REPLICA: Final = r"\*|\d+:\d+"
+_REPLICA_DOC: Final = "PARTITION:BROKER, or * for all"
 
 CODECS: Final = ("gzip", "snappy", "lz4", "zstd")
 
@@ -57,7 +59,7 @@ class TopicConfig:
         doc="Longest time that an appended record waits before the log is forced to disk.",
     )
     follower_replication_throttled_replicas: frozenset[str] = _topic.listing(
-        "follower.replication.throttled.replicas", "", unsupported=_NO_THROTTLES,
+        "follower.replication.throttled.replicas", "", form=_REPLICA, form_doc=_REPLICA_DOC,
         doc="Replicas (partition:broker, or *) whose fetching is throttled.",
     )
     index_interval_bytes: int = _topic.integer(
@@ -65,7 +67,7 @@ class TopicConfig:
         doc="Bytes of log between two entries of its offset index.",
     )
     leader_replication_throttled_replicas: frozenset[str] = _topic.listing(
-        "leader.replication.throttled.replicas", "", unsupported=_NO_THROTTLES,
+        "leader.replication.throttled.replicas", "", form=_REPLICA, form_doc=_REPLICA_DOC,
         doc="Replicas (partition:broker, or *) to which the leader sends at a throttled rate.",
     )
     local_retention_bytes: int = _topic.long(

@@ -25,6 +25,7 @@ from penstock.broker.membership import Identity
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.repair import Repair
 from penstock.broker.replicas import Replicas
+from penstock.broker.throttles import Throttles
 from penstock.broker.transactions import TransactionCoordinator
 from penstock.http.server import HttpServer
 from penstock.kafka.context import Services
@@ -144,7 +145,8 @@ class Node:
             cluster_id=directory.cluster_id, least_revision=directory.store_revision or 0
         )
         directory.join(cluster.cluster_id, config.broker_id)
-        self._followers = followers = Followers(cluster, self._chores.spawn)
+        replicas.throttles = throttles = Throttles(cluster, self._clock)
+        self._followers = followers = Followers(cluster, self._chores.spawn, throttles)
         self._isr = IsrKeeper(cluster, followers, self._clock, self.metrics)
         replicas.replication = self._isr
         self._repair = Repair(replicas, cluster, followers)

@@ -72,6 +72,7 @@ class Fetch:
     __slots__ = (
         "_context",
         "_enough",
+        "_held",
         "_is_full",
         "_partitions",
         "_replica",
@@ -86,6 +87,7 @@ class Fetch:
         self._request = request
         self._context = context
         self._replica = replica
+        self._held: set[FetchPartition] = set()  # throttled: more of them must wait
         self._enough: Look | None = None  # the one that has just ended the waiting
         self._session, self._partitions, self._is_full = context.services.sessions.resolve(
             request, context.version, context.clock.monotonic_ms()
@@ -170,19 +172,34 @@ class Fetch:
                     return elsewhere
             isolation = self._request.isolation_level
             return partition.read(wanted.offset, limit, isolation, at_least_one=at_least_one)
-        return partition.read_as_replica(
-            self._replica,
-            wanted.offset,
-            wanted.last_fetched_epoch,
-            limit,
-            at_least_one=at_least_one,
+        return self._read_for_replica(partition, wanted, limit, self._replica, at_least_one)
+
+    def _read_for_replica(
+        self,
+        partition: Partition,
+        wanted: FetchPartition,
+        limit: int,
+        replica: tuple[int, int],
+        at_least_one: bool,
+    ) -> Read | EpochEnd:
+        """A replica that is throttled, and not in sync, gets nothing while the rate is used up."""
+        throttles, topic = self._context.replicas.throttles, partition.topic
+        if throttles is None or replica[0] in partition.isr:
+            throttles = None
+        elif not throttles.may_send(topic, wanted.index, replica[0]):
+            self._held.add(wanted)
+            limit, at_least_one = 0, False
+        read = partition.read_as_replica(
+            replica, wanted.offset, wanted.last_fetched_epoch, limit, at_least_one=at_least_one
         )
+        if throttles is not None and isinstance(read, Read):
+            throttles.sent(topic, wanted.index, replica[0], read.size_bytes)
+        return read
 
     def _is_urgent(self, wanted: FetchPartition, read: Read) -> bool:
         """There is more than fits into this answer, or something other than data to be told."""
-        return read.next_offset < read.end_offset or (
-            not self._is_full and wanted.told_log_start != read.log_start_offset
-        )
+        has_more = read.next_offset < read.end_offset and wanted not in self._held
+        return has_more or (not self._is_full and wanted.told_log_start != read.log_start_offset)
 
     # Waiting -----------------------------------------------------------------------------------
 
