@@ -63,6 +63,8 @@ class Trouble(Exception):
     def __init__(self, fault: Fault, member: str, reason: str) -> None:
         super().__init__(f"etcd {member}: {reason}{_REMEDIES.get(fault, '')}")
         self.fault = fault
+        self._member = member
+        self._reason = reason
 
     def explained(self) -> StoreError:
         """As those see it who know of stores only."""
@@ -77,6 +79,11 @@ class Trouble(Exception):
                 return LeaseGone(str(self))
             case _:
                 return StoreError(str(self))
+
+    def before_the_question(self) -> "Trouble":
+        """Whatever became of the greeting, the question was not asked."""
+        fault = Fault.NOT_DONE if self.fault is Fault.UNKNOWN else self.fault
+        return Trouble(fault, self._member, self._reason)
 
     def ambiguous(self) -> Ambiguous:
         return Ambiguous(f"{self}: the commit may have happened")

@@ -126,7 +126,13 @@ class EtcdClient:
         return await self._checked(member, method, request, await self.greet(member))
 
     async def greet(self, member: str) -> str:
-        """Before the first question: is it an etcd that can be relied on? Returns the token to ask with."""
+        """Before a question: is it an etcd that can be relied on? Returns the token to ask with."""
+        try:
+            return await self._greet(member)
+        except Trouble as trouble:
+            raise trouble.before_the_question() from trouble
+
+    async def _greet(self, member: str) -> str:
         if member not in self._greeted:
             status = await self._send(member, STATUS, messages.StatusRequest(), "")
             check_version(member, status.version)

@@ -246,6 +246,15 @@ def test_a_commit_that_nobody_took_goes_to_the_next_member() -> None:
     run(scenario, members=2)
 
 
+def test_a_commit_is_not_ambiguous_if_only_the_greeting_was_lost() -> None:
+    async def scenario(store: EtcdStore, first: FakeMember, second: FakeMember) -> None:
+        first.failures[STATUS.path] = [(grpc.StatusCode.DEADLINE_EXCEEDED, "silence")]
+        assert await store.commit([], [Put("k", b"")]) == (10,)
+        assert (first.asked, second.asked) == (["Status"], ["Status", "Txn"])
+
+    run(scenario, members=2)
+
+
 def test_questions_are_repeated_elsewhere_and_leases_kept_there() -> None:
     async def scenario(store: EtcdStore, first: FakeMember, second: FakeMember) -> None:
         lost = (grpc.StatusCode.UNAVAILABLE, "connection reset")
