@@ -54,6 +54,7 @@ class IsrKeeper:
         self._clock = clock
         self._behind: dict[Partition, int] = {}  # since when not everyone in sync had everything
         self._wanted: dict[Partition, None] = {}  # whose proposals are to be sent
+        self._put_off: dict[Partition, None] = {}  # where somebody may have to be taken in yet
         self._proposed = asyncio.Event()
         self._told_ms: dict[int, int] = {}  # of each slow follower
         self._tasks: list[asyncio.Task[None]] = []
@@ -80,6 +81,7 @@ class IsrKeeper:
         assert leadership is not None
         added = [member for member in members if member not in leadership.isr.members]
         if not all(map(self._is_eligible, added)):
+            self._put_off[partition] = None
             return
         leadership.propose(members)
         self._wanted[partition] = None
@@ -114,6 +116,18 @@ class IsrKeeper:
             lag_ms = self._cluster.config.replica_lag_time_max_ms
             await asyncio.sleep(min(lag_ms / 4000, _SLOWEST_LOOK_S))
             self._look(self._clock.monotonic_ms(), lag_ms)
+            self._look_again_at_put_off()
+
+    def _look_again_at_put_off(self) -> None:
+        """Who has everything asks for nothing new: that it may be in sync by now, nobody else would notice."""
+        put_off, self._put_off = self._put_off, {}
+        for partition in put_off:
+            if partition.leadership is None or partition.failure is not None:
+                continue
+            if partition.leadership.proposed is not None:
+                self._put_off[partition] = None  # until that is decided
+            else:
+                partition.take_in_followers(partition.leadership)
 
     def _look(self, now_ms: int, lag_ms: int) -> None:
         slow: dict[int, int] = {}
@@ -160,6 +174,7 @@ class IsrKeeper:
             batch = [p for p in list(self._wanted)[:_MAX_PARTITIONS] if _proposal(p) is not None]
             for partition in list(self._wanted)[:_MAX_PARTITIONS]:
                 del self._wanted[partition]
+                self._put_off[partition] = None  # there may be others to be taken in after this
             if self._wanted:
                 self._proposed.set()
             if batch and not await self._send(batch):

@@ -241,7 +241,15 @@ class LeadingPartition(PartitionLog):
                 members = tuple(it for it in leadership.isr.members if it != broker_id)
                 self._host.isr_changes(self, members)
         else:
-            expanded = leadership.expanded(broker_id, self.high_watermark)
-            if expanded is not None:
-                self._host.isr_changes(self, expanded)
+            self._take_in(broker_id, leadership)
         self._advance()
+
+    def take_in_followers(self, leadership: Leadership) -> None:
+        """Those that have caught up, and could not be taken in when they did."""
+        for broker_id in leadership.replicas:
+            self._take_in(broker_id, leadership)
+
+    def _take_in(self, broker_id: int, leadership: Leadership) -> None:
+        expanded = leadership.expanded(broker_id, self.high_watermark)
+        if expanded is not None:
+            self._host.isr_changes(self, expanded)
