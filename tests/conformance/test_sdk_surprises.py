@@ -133,6 +133,35 @@ def test_seek_waits_for_partitions_and_knows_its_own(broker: Broker, topic: str)
             consumer.pause(topic)  # type: ignore[arg-type]  # what a user may type
 
 
+def test_lag_is_one_question_for_all_partitions(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.create_topic(partitions=4)
+    with Producer(broker.bootstrap) as producer:
+        for n in range(12):
+            producer.send(topic, str(n), partition=n % 4)
+    with Consumer(broker.bootstrap, topic, group_id=topic) as consumer:
+        consumer.await_assignment()
+        asked: list[int] = []
+        ask = consumer.assigned.offsets_at
+
+        def counted(places: Any, when_ms: int, timeout_s: float) -> Any:
+            asked.extend([when_ms] if places else [])
+            return ask(places, when_ms, timeout_s)
+
+        monkeypatch.setattr(consumer.assigned, "offsets_at", counted)
+        assert consumer.lag() == {(topic, n): 3 for n in range(4)}
+        assert consumer.poll(PATIENCE_S) is not None
+        assert consumer.metrics.lag == 11
+        assert consumer.poll(PATIENCE_S) is not None
+        consumer.commit()
+        assert consumer.metrics.lag == 10
+    assert len(asked) <= 6
+    with Consumer(broker.bootstrap, topic, group_id=topic) as consumer:
+        consumer.await_assignment()
+        assert consumer.metrics.lag == 10
+
+
 def test_after_its_end_a_consumer_says_so_whatever_is_asked(broker: Broker, topic: str) -> None:
     consumer = Consumer(broker.bootstrap, topic, group_id=topic)
     assert consumer.poll(PATIENCE_S) is not None

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.sdk import checks
-from penstock.sdk.errors import ConfigurationError
+from penstock.sdk.errors import ConfigurationError, from_kafka
 from penstock.sdk.librdkafka import errors_of
 from penstock.sdk.message import Place
 
@@ -16,6 +16,7 @@ Moved = Callable[[list[Place]], object]
 
 _TIMEOUT_S: Final = 30.0
 _LAG_TIMEOUT_S: Final = 5.0
+_BEGINNING, _END = -2, -1  # times that stand for the first message, and for the one to come
 
 
 class Callbacks(NamedTuple):
@@ -136,20 +137,25 @@ class Assignment:
         asked = [TopicPartition(*place, when_ms) for place in places]
         with errors_of("offsets of a time"):
             found = self._consumer.client.offsets_for_times(asked, timeout=timeout_s)
+        for one in found:
+            if one.error is not None:
+                raise from_kafka(one.error, f"topic {one.topic!r}")
         return {(one.topic, one.partition): int(one.offset) for one in found}
 
     def lag(self, positions: Mapping[Place, int]) -> dict[Place, int]:
+        """One question for all partitions: each has to wait for a fetch that waits at the broker."""
         client = self._consumer.client
-        behind: dict[Place, int] = {}
         with errors_of("lag"):
-            for one in client.position(client.assignment()):
-                place = (one.topic, one.partition)
-                low, high = client.get_watermark_offsets(one, _LAG_TIMEOUT_S)
-                position = positions.get(place, one.offset)
-                if position < 0:
-                    position = client.committed([one], _LAG_TIMEOUT_S)[0].offset
-                behind[place] = max(0, high - (low if position < 0 else position))
-        return behind
+            assigned = client.position(client.assignment())
+            at = {(one.topic, one.partition): one.offset for one in assigned} | dict(positions)
+            unread = [one for one in assigned if at[(one.topic, one.partition)] < 0]
+            for one in client.committed(unread, _LAG_TIMEOUT_S) if unread else ():
+                at[(one.topic, one.partition)] = one.offset
+        places = _places(assigned)
+        ends = self.offsets_at(places, _END, _LAG_TIMEOUT_S)
+        fresh = [place for place in places if at[place] < 0]
+        at |= self.offsets_at(fresh, _BEGINNING, _LAG_TIMEOUT_S)
+        return {place: max(0, ends[place] - at[place]) for place in places}
 
 
 def _places(partitions: list[Any]) -> list[Place]:

@@ -85,6 +85,7 @@ class Producer:
         self._partitioner, built_in = chosen_partitioner(partitioner)
         self._statistics = Statistics()
         self._tracer: Tracer | None = installed_tracer()
+        self._is_traced = None if self._tracer is None else self._tracer.is_active
         self._limit = None if rate_limit is None else TokenBucket(rate_limit)
         self._limit_lock = threading.Lock()
         self.client_id: Final = client_id(settings)
@@ -115,7 +116,6 @@ class Producer:
             or self._partitioner
             or self._limit
             or self._split_at
-            or self._tracer
         )
         self.metrics = ProducerMetrics(
             self.client_id,
@@ -163,7 +163,7 @@ class Producer:
         pump = self._pump
         if not topic:
             raise ConfigurationError(f"topic={topic!r}", remedy="give the name of a topic")
-        if not self._is_plain:
+        if not self._is_plain or (self._is_traced is not None and self._is_traced()):
             return self._send_with_options(topic, value, key, headers, timestamp, partition)
         delivery = Delivery(pump)
         place = _ANY_PARTITION if partition is None else partition
@@ -280,7 +280,7 @@ class Producer:
             value = serialize(self._value_serializer, value, "value")
         if self._limit is not None:
             self._pause(self._limit)
-        if self._tracer is not None:
+        if self._tracer is not None and self._tracer.is_active():
             headers = with_trace(headers, self._tracer.headers())
         if partition is None and self._partitioner is not None:
             partition = self._choose(self._partitioner, topic, key)

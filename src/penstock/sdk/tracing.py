@@ -10,6 +10,9 @@ Header = tuple[str, bytes | None]
 
 
 class Tracer(Protocol):
+    def is_active(self) -> bool:
+        """Something is traced here and now. Asked for every message: cheap."""
+
     def headers(self) -> list[Header]:
         """What to add to a message so that its consumer continues this trace."""
 
@@ -23,6 +26,9 @@ class OpenTelemetry:
     def __init__(self) -> None:
         self._propagate: Any = import_module("opentelemetry.propagate")
         self._context: Any = import_module("opentelemetry.context")
+
+    def is_active(self) -> bool:
+        return bool(self._context.get_current())
 
     def headers(self) -> list[Header]:
         carrier: dict[str, str] = {}
@@ -51,4 +57,4 @@ def installed_tracer() -> Tracer | None:
 def continued(
     tracer: Tracer | None, headers: Mapping[str, bytes | None]
 ) -> AbstractContextManager[object]:
-    return nullcontext() if tracer is None else tracer.continued(headers)
+    return nullcontext() if tracer is None or not headers else tracer.continued(headers)

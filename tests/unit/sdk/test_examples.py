@@ -45,3 +45,10 @@ def test_the_package_offers_its_clients_by_name() -> None:
     assert penstock.Producer.__module__ == "penstock.sdk.producer"
     with pytest.raises(AttributeError, match="no attribute 'Produzer'"):
         getattr(penstock, "Produzer")  # noqa: B009  # mypy knows that it is not there
+
+
+def test_what_an_application_names_is_at_hand() -> None:
+    import penstock.sdk
+
+    for name in penstock.sdk.__all__:
+        assert getattr(penstock.sdk, name).__name__ == name

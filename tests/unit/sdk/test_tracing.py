@@ -59,7 +59,11 @@ def test_baggage_goes_along() -> None:
 
 
 def test_outside_of_a_span_nothing_is_written() -> None:
-    assert tracing.OpenTelemetry().headers() == []
+    tracer = tracing.OpenTelemetry()
+    assert not tracer.is_active()
+    assert tracer.headers() == []
+    with SPANS.start_as_current_span("send"):
+        assert tracer.is_active()
 
 
 @pytest.mark.parametrize("value", [None, b"", b"\xff\xfe", b"00-zz-zz-01", b"no trace"])
