@@ -66,7 +66,7 @@ def live_through(rng: Random, steps: int, acts: dict[str, tuple[int, Act]]) -> H
 @pytest.mark.parametrize("steps", [20, 200])
 def test_no_history_breaks_a_law(rng: Random, steps: int) -> None:
     committed = 0
-    for number in range(8000 // steps):
+    for number in range(5000 // steps):
         acts = {**ACTS, **RARE} if number % 3 == 0 else ACTS
         history = live_through(rng, steps, acts)
         committed += sum(len(data.committed) for data in history.data)
