@@ -77,8 +77,14 @@ class Membership:
                 await self.attend()
             except (StoreError, BrokerError) as error:
                 _log.info("membership-retry error=%s", error)
-                await asyncio.sleep(_RETRY_S)
-                self._happened.set()
+                await self._pause()
+            except Exception:  # noqa: BLE001 - logged, with its trace: a cluster without elections is worse
+                _log.exception("membership-failed broker=%d", self._session.identity.broker_id)
+                await self._pause()
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(_RETRY_S)
+        self._happened.set()
 
     async def attend(self) -> None:
         if self._session.epoch == NO_REVISION:
