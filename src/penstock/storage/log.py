@@ -2,7 +2,7 @@
 
 import os
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.model.errors import DiskFull, OffsetOutOfRange, StorageFault
 from penstock.storage import retention, state, swap
@@ -15,6 +15,9 @@ from penstock.storage.swap import Swap
 from penstock.storage.timestamps import TimestampOffset, find_max_timestamp, find_timestamp
 
 __all__ = ["AbortedTxn", "Appended", "FlushTicket", "Log", "LogRead", "Origin", "TimestampOffset"]
+
+
+_CRUMBS_BYTES: Final = 4096  # what compaction leaves of a segment without records is not more
 
 
 class LogRead(NamedTuple):
@@ -33,7 +36,8 @@ class Log(GrowingLog):
     def read(self, offset: int, max_bytes: int, *, upto_offset: int) -> LogRead:
         """Whole batches of one segment, from the one that holds `offset` or else follows it.
 
-        The first one is given even when larger than `max_bytes`. None reaches `upto_offset`.
+        Where that is next to nothing, also of those after it: compaction may have left no record
+        there, and librdkafka takes some such answers in a row for an error. The first one is given even when larger than `max_bytes`. None reaches `upto_offset`.
         """
         if not self.start_offset <= offset <= self.next_offset:
             raise OffsetOutOfRange(
@@ -53,15 +57,22 @@ class Log(GrowingLog):
 
     def _read_closed(self, offset: int, max_bytes: int, upto_offset: int) -> LogRead:
         assert self._segments is not None
+        slices: list[FileSlice] = []
+        size_bytes = 0
         for segment in islice(self._segments, self._segments.number_of(offset), None):
-            found = segment.read(offset, max_bytes, upto_offset)
+            found = segment.read(offset, max_bytes - size_bytes, upto_offset)
             if found is not None:
-                size_bytes = found.end - found.position
-                piece = FileSlice(segment.file, found.position, size_bytes)
-                return LogRead([piece], size_bytes, found.next_offset)
+                more_bytes = found.end - found.position
+                if slices and size_bytes + more_bytes > max_bytes:
+                    break
+                slices.append(FileSlice(segment.file, found.position, more_bytes))
+                size_bytes += more_bytes
+                offset = found.next_offset
+                if size_bytes >= _CRUMBS_BYTES or offset < segment.next_offset:
+                    break
             if segment.next_offset >= upto_offset:
                 break
-        return LogRead([], 0, offset)
+        return LogRead(slices, size_bytes, offset)
 
     def aborted_transactions(self, from_offset: int, upto_offset: int) -> list[AbortedTxn]:
         """What a reader of committed records in that range must leave out."""

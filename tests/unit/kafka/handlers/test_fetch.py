@@ -211,10 +211,10 @@ def test_more_than_fits_into_an_answer_is_enough(engine: Engine, reader: Reader)
 
 def test_the_end_of_a_segment_is_not_waited_at(engine: Engine, server: Server) -> None:
     """An answer comes from one segment; the bytes that `min_bytes` lacks are in the next one."""
-    engine.topic("t", segment_bytes=1024)
+    engine.topic("t", segment_bytes=10_240)
     for _ in range(3):
-        append(engine, ("t", 0), 400)
-    told = Reader(server).full({("t", 0): Part(1)}, max_wait_ms=LONG_MS, min_bytes=800)
+        append(engine, ("t", 0), 5000)
+    told = Reader(server).full({("t", 0): Part(1)}, max_wait_ms=LONG_MS, min_bytes=8000)
     assert [header.base_offset for header in headers(told["t", 0].data)] == [1]
 
 
