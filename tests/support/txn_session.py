@@ -110,20 +110,24 @@ class Session:
         member: str = "",
         metadata: str = "",
     ) -> ErrorCode:
+        request = self.offset_request(group, topic, offset, metadata=metadata)
+        request.generation_id, request.member_id = generation, member
+        answer = self.broker.ask(request, _OFFSETS[self.version] if version is None else version)
+        return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+    def offset_request(
+        self, group: str, topic: str, offset: int, *, metadata: str = ""
+    ) -> TxnOffsetCommitRequest:
         part = TxnOffsetCommitRequestPartition(
             partition_index=0, committed_offset=offset, committed_metadata=metadata
         )
-        request = TxnOffsetCommitRequest(
+        return TxnOffsetCommitRequest(
             transactional_id=self.id,
             group_id=group,
             producer_id=self.producer.id,
             producer_epoch=self.producer.epoch,
-            generation_id=generation,
-            member_id=member,
             topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=[part])],
         )
-        answer = self.broker.ask(request, _OFFSETS[self.version] if version is None else version)
-        return ErrorCode(answer.topics[0].partitions[0].error_code)
 
     def end(self, *, committed: bool, version: int | None = None) -> ErrorCode:
         request = EndTxnRequest(
