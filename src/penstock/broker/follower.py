@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.broker.cluster import Cluster, Spawn
 from penstock.broker.partition import Partition
@@ -105,6 +105,17 @@ class _Followed:
         self.retries = 0
 
 
+class _Asked(NamedTuple):
+    """A request under way."""
+
+    answer: asyncio.Future[memoryview]
+    timer: asyncio.TimerHandle
+
+    def cancel(self) -> None:
+        self.answer.cancel()
+        self.timer.cancel()
+
+
 class Fetcher:
     """Everything that one leader has for this broker, over one connection. The event loop is its only caller."""
 
@@ -119,7 +130,8 @@ class Fetcher:
         self._to_forget: dict[tuple[bytes, int], None] = {}
         self._connection: Connection | None = None
         self._lost: asyncio.Future[BrokerError] | None = None
-        self._in_flight: deque[asyncio.Task[FetchResponse]] = deque()
+        self._in_flight: deque[_Asked] = deque()
+        self._version = 0  # of Fetch, on this connection
         self._session_id = self._session_epoch = 0
         self._task: asyncio.Task[None] | None = None
         self._retries = 0
@@ -178,6 +190,7 @@ class Fetcher:
         except BrokerError as error:
             return error
         self._lost = self._loop.create_future()
+        self._version = self._connection.version_for(FetchRequest)
         self._begin_session()
         self._send()
         try:
@@ -217,12 +230,15 @@ class Fetcher:
         request = self._request()
         if request is None:
             return
-        timeout_ms = self._config.replica_socket_timeout_ms
-        task = self._loop.create_task(
-            self._connection.request(request, FetchResponse, timeout_ms=timeout_ms)
-        )
-        self._in_flight.append(task)
-        task.add_done_callback(partial(self._answered, self._connection))
+        try:
+            answer = self._connection.post(request, self._version)
+        except BrokerError as error:
+            self._end(error)
+            return
+        timeout_s = self._config.replica_socket_timeout_ms / 1000
+        timer = self._loop.call_later(timeout_s, self._end, _silent(self.leader_id))
+        self._in_flight.append(_Asked(answer, timer))
+        answer.add_done_callback(partial(self._answered, self._connection))
 
     def _request(self) -> FetchRequest | None:
         config = self._config
@@ -304,17 +320,15 @@ class Fetcher:
 
     # Answers -----------------------------------------------------------------------------------
 
-    def _answered(self, connection: Connection, task: asyncio.Task[FetchResponse]) -> None:
-        if connection is not self._connection or task.cancelled():
+    def _answered(self, connection: Connection, answer: asyncio.Future[memoryview]) -> None:
+        if connection is not self._connection or answer.cancelled():
             return
-        self._in_flight.popleft()
-        error = task.exception()
-        if error is not None:
-            if not isinstance(error, BrokerError):
-                error = BrokerError(repr(error))
+        self._in_flight.popleft().timer.cancel()
+        try:
+            response = connection.decode(answer.result(), FetchResponse, self._version)
+        except BrokerError as error:
             self._end(error)
             return
-        response = task.result()
         if response.error_code:
             self._refused(ErrorCode(response.error_code))
             return
@@ -409,6 +423,10 @@ class Fetcher:
         if followed.in_session:
             followed.in_session = False
             self._to_forget[_place(followed.partition)] = None
+
+
+def _silent(leader_id: int) -> BrokerError:
+    return BrokerError(f"broker {leader_id} does not answer", ErrorCode.REQUEST_TIMED_OUT)
 
 
 def _place(partition: Partition) -> tuple[bytes, int]:

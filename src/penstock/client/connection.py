@@ -127,7 +127,16 @@ class Connection(asyncio.Protocol):
         """Sends and waits for the answer. A timeout closes the connection: answers come in order."""
         version = self.version_for(type(request), at_most=at_most)
         frame = await self._exchange(request, version, timeout_ms)
-        return self._decode(frame, response, version)
+        return self.decode(frame, response, version)
+
+    def post(self, request: Message, version: int) -> asyncio.Future[memoryview]:
+        """Sends at once, for those who ask often and time themselves; `decode` reads what comes back.
+
+        The future fails when the connection is lost. Raises if it is lost already.
+        """
+        answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+        self._waiting[self._write(request, version)] = answer
+        return answer
 
     async def send(self, request: Message, *, at_most: int | None = None) -> None:
         """Sends what is never answered (Produce with acks=0)."""
@@ -161,7 +170,8 @@ class Connection(asyncio.Protocol):
         self._transport.write(encode_frame(payload))
         return correlation_id
 
-    def _decode(self, frame: memoryview, response: type[R], version: int) -> R:
+    def decode(self, frame: memoryview, response: type[R], version: int) -> R:
+        """What cannot be read ends the connection."""
         try:
             _, start = decode_response_header(frame, response.api_key, version)
             return response.decode(frame[start:], version)
@@ -180,7 +190,7 @@ class Connection(asyncio.Protocol):
         if int.from_bytes(frame[4:6], "big") == ErrorCode.UNSUPPORTED_VERSION:
             version = 0
             frame = await self._exchange(request, version, timeout_ms)
-        answer = self._decode(frame, ApiVersionsResponse, version)
+        answer = self.decode(frame, ApiVersionsResponse, version)
         if answer.error_code != ErrorCode.NONE:
             raise _nonsense(self.address, f"ApiVersions failed with error {answer.error_code}")
         self._versions = {
