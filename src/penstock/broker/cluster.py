@@ -281,7 +281,10 @@ class Cluster(Commands):
         if answered is None:
             return await self.allocate_producer_ids()
         if answered.error_code != ErrorCode.NONE:
-            raise BrokerError("the controller gave no producer ids", ErrorCode(answered.error_code))
+            raise BrokerError(
+                f"the controller gave no producer ids (error {answered.error_code}); ask again",
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            )
         first = answered.producer_id_start
         return range(first, first + answered.producer_id_len)
 

@@ -40,7 +40,8 @@ class Heartbeats:
 
     async def send_for_ever(self) -> None:
         while True:
-            await self._beat(is_disabled=self._is_disabled())
+            is_disabled = self._is_disabled() and bool(self._view.other_brokers())
+            await self._beat(is_disabled=is_disabled)
             try:
                 async with asyncio.timeout(self._view.config.broker_heartbeat_interval_ms / 1000):
                     await self._due.wait()

@@ -89,10 +89,17 @@ class Membership:
     async def attend(self) -> None:
         if self._session.epoch == NO_REVISION:
             await self._session.open()
-        if self._feed.image.controller_id is None:
+        if self._feed.image.controller_id is None and not self._is_on_its_way_out():
             await self._campaign()
         if self._committer.holds_office:
             await self._duties.attend()
+
+    def _is_on_its_way_out(self) -> bool:
+        """Then another shall take the office, if there is one."""
+        brokers = self._feed.image.brokers
+        own = brokers.get(self._session.identity.broker_id)
+        leaves = own is not None and own.in_controlled_shutdown
+        return leaves and any(broker.may_lead for broker in brokers.values())
 
     def _notice(self, delta: Delta) -> None:
         if delta.controller and not self._committer.holds_office:

@@ -73,7 +73,7 @@ class Session:
             store,
             identity.session_timeout_ms,
             on_gone=self._lease_gone,
-            on_stall=self._check_now.set,
+            on_stall=self._stalled,
         )
         feed.listen(self._notice)
 
@@ -159,6 +159,13 @@ class Session:
             self._lose()
         elif not known.fenced:
             self.admitted.set()
+
+    def _stalled(self) -> None:
+        """We were away for so long that the session is over, as far as we know: others may lead by now."""
+        others = self._feed.image.live.keys() - {self.identity.broker_id}
+        if others and not self._keeper.is_connected:
+            self._lose()
+        self._check_now.set()
 
     def _lease_gone(self, lease: LeaseId) -> None:
         if lease == self.lease:

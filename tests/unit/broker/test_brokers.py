@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker import cluster
+from penstock.broker import cluster, membership
 from penstock.broker.cluster import Cluster
+from penstock.client.errors import ConnectionRefused
 from penstock.metadata.elections import ElectionKind
+from penstock.metadata.store import Delete
 from penstock.metadata.values import live_key
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.ids import TopicPartition
+from penstock.node.tasks import Tasks
 from penstock.wire.messages.alter_partition import (
     AlterPartitionRequest,
     BrokerState,
@@ -310,5 +313,165 @@ def test_who_is_in_office_no_more_is_asked_no_more(tmp_path: Path) -> None:
         assert number >= 1000
         assert second.is_controller or third.is_controller
         assert not first.is_controller
+
+    run(tmp_path, scenario)
+
+
+def test_a_broker_that_was_away_too_long_leads_nothing_before_it_has_asked(tmp_path: Path) -> None:
+    """As after SIGSTOP and SIGCONT: the lease is over by its own clock."""
+
+    async def scenario(started: Brokers) -> None:
+        first, second = [await started.start(number) for number in (1, 2)]
+        lost: list[int] = []
+        second.on_session_lost(lambda: lost.append(second.epoch))
+        before = second.epoch
+        second._session._keeper._good_until_s = 0.0
+        second._session._stalled()
+        assert (lost, second.epoch) == ([0], 0)
+        await seen(second, lambda: second.epoch > before)
+        await seen(first, lambda: not first.image.brokers[2].fenced)
+
+    run(tmp_path, scenario)
+
+
+def test_a_broker_alone_keeps_its_session_however_long_it_was_away(tmp_path: Path) -> None:
+    async def scenario(started: Brokers) -> None:
+        first = await started.start(1)
+        before = first.epoch
+        first._session._keeper._good_until_s = 0.0
+        first._session._stalled()
+        assert first.epoch == before
+        first.withdraw_when(lambda: True)
+        await create(first, "t", [[1]])
+        assert leaders(first, "t") == [1]
+
+    run(tmp_path, scenario)
+
+
+def test_a_key_that_is_gone_is_noticed_although_no_change_was_told(tmp_path: Path) -> None:
+    """B4: the watch may lag behind, and a lease that was kept proves nothing."""
+
+    async def scenario(started: Brokers) -> None:
+        first = await started.start(1)
+        before = first.epoch
+        for task in first._tasks:
+            if task.get_name() == "metadata-watch":
+                task.cancel()
+        lost = asyncio.Event()
+        first.on_session_lost(lost.set)
+        store = started.store()
+        await store.commit([], [Delete(live_key(1))])
+        await store.close()
+        await lost.wait()
+        assert first.epoch == 0 < before
+
+    run(tmp_path, scenario)
+
+
+def test_who_leaves_does_not_take_the_office(tmp_path: Path) -> None:
+    async def scenario(started: Brokers) -> None:
+        first, second, third = [await started.start(number) for number in (1, 2, 3)]
+        await second.hand_over()
+        await third.catch_up()
+        await started.crash(1)
+        await seen(second, lambda: second.image.controller_id not in (None, 1))
+        assert second.image.controller_id == 3
+        assert not first.is_controller
+
+    run(tmp_path, scenario)
+
+
+def test_an_address_that_refuses_means_nothing_where_that_is_set(tmp_path: Path) -> None:
+    """Behind a proxy."""
+
+    async def scenario(started: Brokers) -> None:
+        static = {"penstock.refused.means.dead": "false"}
+        first = await started.start(1, static=static)
+        second = await started.start(2, static=static)
+        await started.running[2].served.close()
+        with pytest.raises(ConnectionRefused):
+            await first.peers.connection(2, timeout_ms=1000)
+        assert not first._witness._suspected
+        assert first.image.brokers[2].epoch == second.epoch
+
+    run(tmp_path, scenario)
+
+
+def test_an_error_of_our_own_does_not_end_the_controllers_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(started: Brokers) -> None:
+        first = await started.start(1)
+        fails = True
+        attend = first._duties.attend
+
+        async def broken() -> None:
+            nonlocal fails
+            if fails:
+                fails = False
+                raise RuntimeError("a bug")
+            await attend()
+
+        monkeypatch.setattr(membership, "_RETRY_S", 0)
+        monkeypatch.setattr(first._duties, "attend", broken)
+        await started.start(2)
+
+    run(tmp_path, scenario)
+    assert "membership-failed" in caplog.text
+
+
+def test_a_broker_that_cannot_be_registered_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(started: Brokers) -> None:
+        first = await started.start(1)
+        register = first._duties._register
+
+        async def refusing(broker_id: int) -> None:
+            if broker_id == 2:
+                raise BrokerError("not this one")
+            await register(broker_id)
+
+        monkeypatch.setattr(membership, "_RETRY_S", 0.01)
+        monkeypatch.setattr(first._duties, "_register", refusing)
+        tasks = Tasks()
+        tasks.spawn(started.start(2), "never-admitted")
+        await started.start(3)
+        assert 2 not in first.image.registrations
+        await tasks.close()
+
+    run(tmp_path, scenario)
+
+
+def test_preferred_leaders_are_put_back(tmp_path: Path) -> None:
+    async def scenario(started: Brokers) -> None:
+        static = {"leader.imbalance.check.interval.seconds": "1"}
+        first = await started.start(1, static=static)
+        await started.start(2)
+        at = TopicPartition("t", 0)
+        await create(first, "t", [[2, 1]])
+        await first.alter_reassignments({at: [1, 2]})
+        assert leaders(first, "t") == [2]
+        await seen(first, lambda: leaders(first, "t") == [1])
+
+    run(tmp_path, scenario)
+
+
+def test_somebody_who_knows_more_makes_us_look_once_in_a_while(tmp_path: Path) -> None:
+    async def scenario(started: Brokers) -> None:
+        first = await started.start(1)
+        looks = 0
+        looked = asyncio.Event()
+
+        async def catch_up() -> None:
+            nonlocal looks
+            looks += 1
+            looked.set()
+
+        first._feed.catch_up = catch_up  # type: ignore[method-assign]  # counted
+        for _ in range(100):
+            first.look_again()
+        await looked.wait()
+        assert looks == 1
 
     run(tmp_path, scenario)

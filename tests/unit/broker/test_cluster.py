@@ -12,6 +12,7 @@ from penstock.broker.cluster import Cluster
 from penstock.broker.membership import Identity
 from penstock.metadata.config_changes import ConfigOp, Op, Resource
 from penstock.metadata.controller import TopicSpec
+from penstock.metadata.decisions import Decision, unchanged
 from penstock.metadata.image import Delta, TopicImage
 from penstock.metadata.sqlite import SqliteStore
 from penstock.metadata.store import (
@@ -19,6 +20,7 @@ from penstock.metadata.store import (
     Ambiguous,
     Changes,
     Committed,
+    CommitTooLarge,
     Compare,
     Conflict,
     Delete,
@@ -627,5 +629,61 @@ def test_a_broker_that_is_not_registered_at_the_moment_is_still_told_to_its_clie
                 await asyncio.sleep(0)
             ((broker, endpoint),) = cluster.endpoints("PLAINTEXT")
             assert (broker.id, endpoint) == (1, told)
+
+    run(scenario())
+
+
+class SmallStore(TroubledStore):
+    """Takes a few writes at once."""
+
+    async def commit(
+        self, compares: Sequence[Compare], writes: Sequence[Write]
+    ) -> Committed | Conflict:
+        if len(writes) > 9:
+            raise CommitTooLarge(f"{len(writes)} writes")
+        return await super().commit(compares, writes)
+
+
+def test_a_store_that_takes_less_at_once_gets_less_at_once(place: Place) -> None:
+    async def scenario() -> None:
+        store = SmallStore(place.path, place.clock, boot_id="boot", poll_ms=1)
+        async with place.broker(store=store) as cluster:
+            await create(cluster, *(f"t{number}" for number in range(50)))
+            assert len(cluster.image.topics) == 50
+            await create(cluster, "wide", partitions=64 * 30)
+            assert len(cluster.image.topics["wide"].partitions) == 64 * 30
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("fails", [Ambiguous("lost"), StoreError("down")])
+def test_of_commits_at_once_all_have_ended_before_one_failure_is_told(
+    place: Place, fails: StoreError
+) -> None:
+    async def scenario() -> None:
+        store = place.store()
+        async with place.broker(store=store) as cluster:
+            keys = [f"cfg/topic/{number}" for number in range(MAX_OPS * 5)]
+
+            def decide() -> list[Decision[None]]:
+                present = cluster.image.key_revisions
+                return [
+                    Decision(None, [Put(key, encode(set={}))], [unchanged(cluster.image, key)])
+                    for key in keys
+                    if key not in present
+                ]
+
+            async def fail(_: Sequence[Write]) -> None:
+                raise fails
+
+            store.trouble = fail
+            try:
+                await cluster._committer.commit_fast(decide)
+                assert isinstance(fails, Ambiguous)
+            except StoreError:
+                await cluster._committer.commit_fast(decide)
+            assert cluster.image.key_revisions.keys() >= set(keys)
+            last = max(keys, key=cluster.image.key_revisions.__getitem__)
+            assert last == keys[-1], "it tells that all others were committed"
 
     run(scenario())
