@@ -5,8 +5,9 @@ import shutil
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 from uuid import uuid4
 
@@ -91,13 +92,21 @@ class Counter:
     def __init__(self, store: EtcdStore) -> None:
         self._store = store
         self._revision = ABSENT
+        self._counted = asyncio.Event()
         self.value = 0
 
     async def advance(self, steps: int) -> Revision:
         for _ in range(steps):
             await self._once(self.value + 1)
             self.value += 1
+            self._counted.set()
         return self._revision
+
+    async def reached(self, value: int) -> None:
+        """Returns when somebody has advanced it that far."""
+        while self.value < value:
+            self._counted.clear()
+            await self._counted.wait()
 
     async def _once(self, wanted: int) -> None:
         while True:
@@ -530,4 +539,68 @@ def test_a_watch_of_an_etcd_in_which_nothing_happens_stays_where_it_is(
             assert opened == list(one.addresses)
 
     monkeypatch.setattr(EtcdClient, "open_watch", noted)
+    asyncio.run(main())
+
+
+async def see_all(store: EtcdStore, after: Revision) -> list[int]:
+    """What one watcher sees of the counter until the key `end` appears; it goes on whenever it is told of trouble."""
+    seen: list[int] = []
+    while True:
+        try:
+            async for found in store.watch("", after):
+                assert isinstance(found, Changes)
+                after = found.revision
+                seen += [int(it.entry.value) for it in found.changes if it.entry and it.entry.value]
+                if any(change.key == "end" for change in found.changes):
+                    return seen
+        except StoreError:
+            continue
+
+
+async def break_members(etcd: Etcd, rng: Random, counter: Counter, faults: int) -> None:
+    for _ in range(faults):
+        broken = rng.sample(etcd.members, rng.choice((1, 1, 2)))
+        for member in broken:
+            rng.choice((member.pause, member.kill))()
+        if len(broken) == 1:  # a quorum is left
+            await counter.reached(counter.value + rng.randrange(50))
+        for member in etcd.members:
+            if member.is_running:
+                member.resume()
+        await asyncio.to_thread(etcd.start)
+
+
+@pytest.mark.slow
+def test_whatever_becomes_of_members_every_watcher_sees_every_change_once(
+    three: Etcd, rng: Random
+) -> None:
+    async def main() -> None:
+        url = three.url(name())
+        async with (
+            store_of(url, 0) as a,
+            store_of(url, 1) as b,
+            store_of(url, 2) as c,
+            store_of(url) as writer,
+        ):
+            counter = Counter(writer)
+            start = await counter.advance(1)
+            is_over = asyncio.Event()
+
+            async def count() -> None:
+                while not is_over.is_set():
+                    await counter.advance(1)
+                while await writer.read("end") is None:
+                    with suppress(Ambiguous):
+                        await writer.commit([], [Put("end", b"")])
+
+            async def disturb() -> None:
+                await break_members(three, rng, counter, faults=10)
+                is_over.set()
+
+            watches = [see_all(store, start) for store in (a, b, c)]
+            *seen, _, _ = await asyncio.gather(*watches, count(), disturb())
+            assert counter.value > 100
+            for values in seen:
+                assert values == list(range(2, counter.value + 1))
+
     asyncio.run(main())
