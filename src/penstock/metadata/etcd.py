@@ -64,7 +64,7 @@ class EtcdStore:
             try:
                 return await self._snapshot(prefix)
             except Compacted:  # under our hands: what is new is there
-                _log.info("metadata-snapshot-again reason=compacted")
+                _log.info("metadata-snapshot-again reason=%s", "compacted")
 
     async def read(self, key: str) -> Entry | None:
         response = await self._client.call(RANGE, messages.RangeRequest(key=self._keys.path(key)))
