@@ -6,25 +6,19 @@ A command returns when its effect is in the image. What only the controller can 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
-from penstock.broker.auto_topics import creation_request, refusal
-from penstock.broker.commands import DEFAULT_TIMEOUT_MS, Commands, new_id
+from penstock.broker.commands import DEFAULT_TIMEOUT_MS, new_id
 from penstock.broker.committer import Committer
 from penstock.broker.controller_duties import Duties
-from penstock.broker.controller_link import ControllerLink
+from penstock.broker.delegation import Delegation, Spawn
 from penstock.broker.heartbeats import Heartbeats
 from penstock.broker.image_feed import ImageFeed
-from penstock.broker.isr_requests import answer, asked_changes
-from penstock.broker.lost_logs import answer as lost_logs_answer
-from penstock.broker.lost_logs import names_of, places_of
 from penstock.broker.membership import Membership
-from penstock.broker.peers import CONTROL, Peers
 from penstock.broker.session import Identity, Session
 from penstock.broker.upkeep import Upkeep
 from penstock.broker.witness import Witness
-from penstock.metadata.controller import TopicSpec, automatic_topic
-from penstock.metadata.image import BrokerInfo, Delta, Endpoint, TopicImage
+from penstock.metadata.image import BrokerInfo, Delta, Endpoint
 from penstock.metadata.store import (
     NO_REVISION,
     Compare,
@@ -34,46 +28,22 @@ from penstock.metadata.store import (
     StoreError,
 )
 from penstock.metadata.values import META, encode, tombstone_key
-from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.ids import TopicId, format_topic_id
-from penstock.wire.messages.allocate_producer_ids import (
-    AllocateProducerIdsRequest,
-    AllocateProducerIdsResponse,
-)
-from penstock.wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
-from penstock.wire.messages.assign_replicas_to_dirs import (
-    AssignReplicasToDirsRequest,
-    AssignReplicasToDirsResponse,
-)
 from penstock.wire.messages.broker_heartbeat import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
 )
-from penstock.wire.messages.create_topics import CreateTopicsResponse
-from penstock.wire.schema import Message
 
 __all__ = ["DEFAULT_TIMEOUT_MS", "Cluster", "Spawn", "new_id"]
 
 _log = logging.getLogger(__name__)
 
-_LOOK_S: Final = 1.0
-_TOPICS_LANE: Final = "topics"
-_ISR_TIMEOUT_MS: Final = 5_000
 _HAND_OVER_LIMIT_S: Final = 30.0
 _FAREWELL_S: Final = 1.0  # in which clients are told of the new leaders
 _TTLS_OF_PATIENCE: Final = 2  # C4
 
-T = TypeVar("T")
-R = TypeVar("R", bound=Message)
 
-
-class Spawn(Protocol):
-    """Runs a coroutine beside everything else and keeps hold of it."""
-
-    def __call__(self, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]: ...
-
-
-class Cluster(Commands):
+class Cluster(Delegation):
     """Owns the store. `load` gives the picture; `join` makes this broker a part of it; `stop` takes it out."""
 
     def __init__(
@@ -85,12 +55,10 @@ class Cluster(Commands):
     ) -> None:
         """`static` are the broker's settings that somebody set, under their Kafka names."""
         feed = ImageFeed(store)
-        super().__init__(feed, Committer(store, feed), identity.broker_id, static or {})
-        self.peers: Final = Peers(self, client_id=f"penstock-broker-{self.broker_id}")
+        session = Session(store, feed, identity)
+        super().__init__(feed, Committer(store, feed), session, spawn, static or {})
         self._store = store
-        self._spawn = spawn
         happened = asyncio.Event()
-        self._session = Session(store, feed, identity)
         patience_ms = _TTLS_OF_PATIENCE * identity.session_timeout_ms
         self._upkeep = Upkeep(self, self._committer)
         self._duties = duties = Duties(
@@ -99,11 +67,7 @@ class Cluster(Commands):
         self._membership = Membership(store, feed, self._committer, self._session, duties, happened)
         self._heartbeats = Heartbeats(self, self._session, duties, self.peers)
         self._witness = Witness(store, self, self._session, self.peers, spawn)
-        self._link = ControllerLink(feed, self.peers, lambda: self.is_controller)
         self._tasks: list[asyncio.Task[None]] = []
-        self._next_look_s = 0.0
-        self._producer_ids = iter(range(0))
-        self._producer_ids_turn = asyncio.Lock()
 
     # starting and stopping
 
@@ -178,15 +142,6 @@ class Cluster(Commands):
     # this broker's part
 
     @property
-    def is_controller(self) -> bool:
-        return self._committer.holds_office
-
-    @property
-    def epoch(self) -> Revision:
-        """Of this broker's session; 0 while it has none."""
-        return self._session.epoch
-
-    @property
     def is_connected(self) -> bool:
         """Whether the store has heard of this broker within the time of a session (B5)."""
         return self._session.is_connected
@@ -214,94 +169,10 @@ class Cluster(Commands):
             if listener in broker.listeners
         ]
 
-    # what the controller does for this broker
+    # the controller's part
 
-    async def ask_controller(
-        self, message: Message, response: type[R], *, timeout_ms: int, lane: str = CONTROL
-    ) -> R | None:
-        """The controller's answer; None once this broker is the controller itself."""
-        return await self._link.ask(message, response, timeout_ms=timeout_ms, lane=lane)
-
-    async def catch_up(self) -> None:
-        """Returns when the image holds everything that was committed before this call."""
-        await self._feed.catch_up()
-
-    def look_again(self) -> None:
-        """Somebody knows of a newer leader than we do (B6): is there one? Asked once at a time, and not often."""
-        loop = asyncio.get_running_loop()
-        if loop.time() >= self._next_look_s:
-            self._next_look_s = loop.time() + _LOOK_S
-            self._spawn(self._look(), "look-again")
-
-    async def _look(self) -> None:
-        try:
-            async with asyncio.timeout(_LOOK_S):
-                await self.catch_up()
-        except (StoreError, TimeoutError) as error:
-            _log.info("not-looked-again error=%s", error)
-
-    async def auto_create_topic(self, name: str) -> TopicImage:
-        """The topic, which somebody else may have created meanwhile."""
-        spec = automatic_topic(self.image, name, self.rules)
-        failure = await self._have_created(spec)
-        topic = self.image.topics.get(name)
-        if topic is not None:
-            return topic
-        raise failure or BrokerError(
-            f"topic '{name}' was deleted at once", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        )
-
-    async def _have_created(self, spec: TopicSpec) -> BrokerError | None:
-        answered = await self.ask_controller(
-            creation_request(spec, DEFAULT_TIMEOUT_MS),
-            CreateTopicsResponse,
-            timeout_ms=DEFAULT_TIMEOUT_MS,
-            lane=_TOPICS_LANE,
-        )
-        if answered is None:
-            (outcome,) = await self.create_topics([spec])
-            return outcome if isinstance(outcome, BrokerError) else None
-        await self._guarded(self.catch_up(), DEFAULT_TIMEOUT_MS)
-        return refusal(answered)
-
-    async def next_producer_id(self) -> int:
-        """One that no producer of this cluster has had."""
-        async with self._producer_ids_turn:
-            found = next(self._producer_ids, None)
-            if found is None:
-                self._producer_ids = iter(await self._new_producer_ids())
-                found = next(self._producer_ids)
-            return found
-
-    async def _new_producer_ids(self) -> range:
-        request = AllocateProducerIdsRequest(broker_id=self.broker_id, broker_epoch=self.epoch)
-        answered = await self.ask_controller(
-            request, AllocateProducerIdsResponse, timeout_ms=DEFAULT_TIMEOUT_MS
-        )
-        if answered is None:
-            return await self.allocate_producer_ids()
-        if answered.error_code != ErrorCode.NONE:
-            raise BrokerError(
-                f"the controller gave no producer ids (error {answered.error_code}); ask again",
-                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-            )
-        first = answered.producer_id_start
-        return range(first, first + answered.producer_id_len)
-
-    async def alter_partition(
-        self, request: AlterPartitionRequest, *, timeout_ms: int = _ISR_TIMEOUT_MS
-    ) -> AlterPartitionResponse:
-        """Asks the controller for changes of ISRs; raises when it does not answer in time."""
-        answered = await self.ask_controller(request, AlterPartitionResponse, timeout_ms=timeout_ms)
-        return await self.decide_isrs(request) if answered is None else answered
-
-    async def report_lost_logs(self, request: AssignReplicasToDirsRequest) -> None:
-        """Tells the controller of logs of this broker that are damaged."""
-        answered = await self.ask_controller(
-            request, AssignReplicasToDirsResponse, timeout_ms=_ISR_TIMEOUT_MS
-        )
-        if answered is None:
-            await self.decide_lost_logs(request)
+    def heartbeat(self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
+        return self._heartbeats.receive(request)
 
     async def confirm_deleted(self, topic_ids: Iterable[TopicId]) -> None:
         """This broker holds no data of those topics any more; once nobody does, their tombstones go."""
@@ -313,20 +184,3 @@ class Cluster(Commands):
         """Who has taken in that a topic was deleted has put its data away (O4)."""
         applied, revisions = self._duties.applied(broker_id), self.image.key_revisions
         return [it for it in self.image.tombstones if revisions[tombstone_key(it)] <= applied]
-
-    # what this broker does for others as the controller
-
-    async def decide_lost_logs(
-        self, request: AssignReplicasToDirsRequest
-    ) -> AssignReplicasToDirsResponse:
-        names = names_of(places_of(request), self.image)
-        errors = await self.fail_replicas(request.broker_id, request.broker_epoch, names.values())
-        return lost_logs_answer(request, {place: errors[name] for place, name in names.items()})
-
-    async def decide_isrs(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        changes = asked_changes(request)
-        outcomes = await self.change_isrs(request.broker_id, request.broker_epoch, changes)
-        return answer(request.broker_id, changes, outcomes)
-
-    def heartbeat(self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
-        return self._heartbeats.receive(request)
