@@ -13,12 +13,13 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
 from penstock.client.transactions import UNFINISHED
 from tests.support import bank
+from tests.support.cluster import ClusterOfServers
 from tests.support.command import environment, penstock_command
 from tests.support.server import Server, until
 from tests.support.transactions import COMMITTED, CONFLUENT, LIBRARIES
@@ -113,34 +114,73 @@ class Staff:
         )
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with Server(tmp_path, SETTINGS) as started:
+class House(Protocol):
+    """Where the bank has its accounts."""
+
+    @property
+    def bootstrap(self) -> str: ...
+    def kill_a_broker(self, rng: random.Random) -> None:
+        """And start it again."""
+
+
+class OneBroker:
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.bootstrap = server.bootstrap
         for topic in (bank.MOVES, bank.JOURNAL):
-            started.create_topic(topic, partitions=bank.PARTITIONS)
-        yield started
+            server.create_topic(topic, partitions=bank.PARTITIONS)
+
+    def kill_a_broker(self, rng: random.Random) -> None:
+        self._server.kill()
+        time.sleep(rng.uniform(0, 0.5))
+        self._server.start()
+
+
+class ThreeBrokers:
+    """One dies at a time: two of three have what was acknowledged."""
+
+    def __init__(self, cluster: ClusterOfServers) -> None:
+        self._cluster = cluster
+        self.bootstrap = cluster.bootstrap
+        for topic in (bank.MOVES, bank.JOURNAL):
+            cluster.create_topic(topic, partitions=bank.PARTITIONS, min_insync_replicas=2)
+
+    def kill_a_broker(self, rng: random.Random) -> None:
+        self._cluster.wait_healthy()
+        victim = rng.choice(self._cluster.running)
+        self._cluster.kill(victim)
+        time.sleep(rng.uniform(0, 3))
+        self._cluster.start(victim)
+
+
+@pytest.fixture(params=["one broker", "three brokers"])
+def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
+    if request.param == "one broker":
+        with Server(tmp_path, SETTINGS) as server:
+            yield OneBroker(server)
+    else:
+        with ClusterOfServers(tmp_path, 3, SETTINGS) as cluster:
+            yield ThreeBrokers(cluster)
 
 
 @pytest.fixture
-def staff(server: Server, tmp_path: Path, rng: random.Random) -> Iterator[Staff]:
+def staff(house: House, tmp_path: Path, rng: random.Random) -> Iterator[Staff]:
     (tmp_path / "ledgers").mkdir()
-    made = Staff(server.bootstrap, tmp_path, rng)
+    made = Staff(house.bootstrap, tmp_path, rng)
     for name in STAFF:
         made.hire(name)
     yield made
     made.dismiss()
 
 
-def trouble(server: Server, staff: Staff, rng: random.Random) -> None:
+def trouble(house: House, staff: Staff, rng: random.Random) -> None:
     """Until the time is up: kills of the broker and of staff, and zombies."""
     ends_s = time.monotonic() + DURATION_S
     while time.monotonic() < ends_s:
         time.sleep(rng.uniform(0.1, 1.5))
         match rng.choice(["broker", "staff", "staff", "freeze", "thaw"]):
             case "broker":
-                server.kill()
-                time.sleep(rng.uniform(0, 0.5))
-                server.start()
+                house.kill_a_broker(rng)
             case "staff":
                 staff.kill(rng.choice(list(STAFF)))
             case "freeze":
@@ -150,30 +190,28 @@ def trouble(server: Server, staff: Staff, rng: random.Random) -> None:
         staff.replace_the_gone()
 
 
-def read(server: Server, topic: str) -> list[dict[str, Any]]:
-    columns = CONFLUENT.read_all(server.bootstrap, topic, bank.PARTITIONS, COMMITTED)
+def read(house: House, topic: str) -> list[dict[str, Any]]:
+    columns = CONFLUENT.read_all(house.bootstrap, topic, bank.PARTITIONS, COMMITTED)
     return [json.loads(value) for column in columns for value in column]
 
 
-def test_sums_stay_equal_whoever_is_killed(
-    server: Server, staff: Staff, rng: random.Random
-) -> None:
-    trouble(server, staff, rng)
+def test_sums_stay_equal_whoever_is_killed(house: House, staff: Staff, rng: random.Random) -> None:
+    trouble(house, staff, rng)
     staff.dismiss("mover")
-    until(lambda: not unfinished(server, "mover"), "what nobody ends is aborted in time")
+    until(lambda: not unfinished(house, "mover"), "what nobody ends is aborted in time")
 
-    moves = read(server, bank.MOVES)
+    moves = read(house, bank.MOVES)
     assert len(moves) > 100, "there was something to see"
     check_transfers(moves, staff)
     for library in LIBRARIES:
-        found = library.read_all(server.bootstrap, bank.MOVES, bank.PARTITIONS, COMMITTED)
+        found = library.read_all(house.bootstrap, bank.MOVES, bank.PARTITIONS, COMMITTED)
         assert sum(map(len, found)) == len(moves), library.name
-    check_journal(server, staff, moves)
+    check_journal(house, staff, moves)
 
 
-def unfinished(server: Server, role: str) -> list[str]:
+def unfinished(house: House, role: str) -> list[str]:
     """Transactional ids of that role with a transaction that is not over."""
-    done = penstock_command("txn", "list", "--json", PENSTOCK_BOOTSTRAP=server.bootstrap)
+    done = penstock_command("txn", "list", "--json", PENSTOCK_BOOTSTRAP=house.bootstrap)
     if done.status:
         return [done.err]
     return [
@@ -199,12 +237,12 @@ def check_transfers(moves: list[dict[str, Any]], staff: Staff) -> None:
     assert not seen, f"{len(seen)} aborted transactions are seen: {seen}"
 
 
-def check_journal(server: Server, staff: Staff, moves: list[dict[str, Any]]) -> None:
+def check_journal(house: House, staff: Staff, moves: list[dict[str, Any]]) -> None:
     """The auditors, left in peace, come to the end; every move is there once."""
 
     def is_complete() -> bool:
         staff.replace_the_gone("auditor")
-        return len(read(server, bank.JOURNAL)) >= len(moves)
+        return len(read(house, bank.JOURNAL)) >= len(moves)
 
     until(is_complete, "the journal is complete")
     staff.dismiss()
@@ -212,5 +250,5 @@ def check_journal(server: Server, staff: Staff, moves: list[dict[str, Any]]) -> 
     def counted(rows: list[dict[str, Any]]) -> Counter[str]:
         return Counter(json.dumps(row, sort_keys=True) for row in rows)
 
-    until(lambda: not unfinished(server, "auditor"), "the auditors' last transactions are over")
-    assert counted(read(server, bank.JOURNAL)) == counted(moves)
+    until(lambda: not unfinished(house, "auditor"), "the auditors' last transactions are over")
+    assert counted(read(house, bank.JOURNAL)) == counted(moves)

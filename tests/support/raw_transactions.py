@@ -1,4 +1,4 @@
-"""A transactional producer that is one socket: it speaks either version of transactions, and stops at any step.
+"""A transactional producer of raw sockets: it speaks either version of transactions, and stops at any step.
 
 What may be tried again is tried again, also through a restart of the broker; all else is raised.
 """
@@ -38,7 +38,8 @@ from penstock.wire.messages.txn_offset_commit import (
     TxnOffsetCommitResponse,
 )
 from penstock.wire.schema import Message
-from tests.support.raw_client import PATIENCE_S, RawClient
+from tests.support.raw_client import PATIENCE_S
+from tests.support.raw_routes import ANYONE, Place, Routes
 
 Answer = TypeVar("Answer", bound=Message)
 OLD: Final = 1
@@ -58,6 +59,8 @@ _LATER: Final = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 }
 
@@ -79,12 +82,11 @@ class RawTransactional:
     ) -> None:
         self.id = transactional_id
         self.producer = Producer(-1, -1)
-        self._bootstrap = bootstrap
+        self._routes = Routes(bootstrap)
         self._version = version
         self._timeout_ms = timeout_ms
         self._added: set[TopicPartition | str] = set()
         self._sequences: dict[TopicPartition, int] = {}
-        self._client: RawClient | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -98,9 +100,7 @@ class RawTransactional:
         self.disconnect()
 
     def disconnect(self) -> None:
-        if self._client is not None:
-            self._client.socket.close()
-            self._client = None
+        self._routes.close()
 
     # The protocol ------------------------------------------------------------------------------
 
@@ -201,7 +201,8 @@ class RawTransactional:
     def end_unheard(self, *, committed: bool) -> None:
         """Only send it: whether it arrives, and what becomes of it, is not known here."""
         request = self._end_request(committed)
-        self._connected().send(request, _VERSIONS[EndTxnRequest][self._version >= NEW])
+        client = self._routes.client_for(self._place(request))
+        client.send(request, _VERSIONS[EndTxnRequest][self._version >= NEW])
 
     def _end_request(self, committed: bool) -> EndTxnRequest:
         return EndTxnRequest(
@@ -213,19 +214,24 @@ class RawTransactional:
 
     # How ---------------------------------------------------------------------------------------
 
-    def _connected(self) -> RawClient:
-        if self._client is None:
-            self._client = RawClient(self._bootstrap)
-        return self._client
+    def _place(self, request: Message) -> Place:
+        if isinstance(request, ProduceRequest):
+            data = request.topic_data[0]
+            return "leader", data.name, data.partition_data[0].index
+        if isinstance(request, TxnOffsetCommitRequest):
+            return "group", request.group_id, 0
+        return (
+            ANYONE if isinstance(request, FindCoordinatorRequest) else ("transaction", self.id, 0)
+        )
 
     def _ask(
         self, request: Message, answer: type[Answer], code_of: Callable[[Answer], int]
     ) -> Answer:
         version = _VERSIONS[type(request)][self._version >= NEW]
-        deadline_s = time.monotonic() + PATIENCE_S
+        deadline_s, place = time.monotonic() + PATIENCE_S, self._place(request)
         while True:
             try:
-                told = self._connected().ask(request, answer, version)
+                told = self._routes.client_for(place).ask(request, answer, version)
             except OSError:
                 self.disconnect()
                 assert time.monotonic() < deadline_s, "the broker does not come back"
@@ -236,6 +242,7 @@ class RawTransactional:
                 return told
             if code not in _LATER:
                 raise Refused(code)
+            self._routes.forget(place)
             assert time.monotonic() < deadline_s, f"{type(request).__name__}: still {code.name}"
             time.sleep(0.005)
 
