@@ -6,7 +6,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: check fix static unit test slow cluster demo bench run environment kcat etcd nft clean help
+.PHONY: check fix static unit test slow cluster chaos demo bench run environment kcat etcd nft clean help
 
 check: fix static               ## format, lint, types, layers, unit tests
 	$(PYTEST) -n auto
@@ -34,6 +34,9 @@ slow: $(INSTALLED)              ## long property runs and many simulation seeds
 
 cluster: $(INSTALLED) kcat etcd nft ## real processes: brokers and Kafka clients
 	$(PYTEST) -m cluster tests/cluster tests/conformance
+
+chaos: $(INSTALLED) nft         ## make chaos MINUTES=10: faults at random; SEED=… plays one run again
+	MINUTES=$(or $(MINUTES),5) SEED=$(or $(SEED),random) $(PYTEST) -s -m cluster tests/cluster/test_cluster_chaos.py
 
 demo: $(INSTALLED)              ## a broker, a million messages there and back, the proof and the rates
 	@$(BIN)/python examples/demo.py

@@ -1,0 +1,56 @@
+"""Brokers are killed, paused, restarted and cut off at random, again and again; in the end every promise was kept.
+
+`make chaos MINUTES=10` looks for longer, with another seed each time; `SEED=… make chaos` plays one again.
+"""
+
+import os
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.support.chaos import Chaos
+from tests.support.checker import summary
+from tests.support.cluster import ClusterOfServers
+from tests.support.network import Network
+from tests.support.workload import TOPIC, Workload
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(0)]
+
+MINUTES = float(os.environ.get("MINUTES", "0.5"))
+
+
+def tell(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)  # noqa: T201 - pytest shows it when the test fails
+
+
+def run_chaos(cluster: ClusterOfServers, rng: Random, network: Network | None = None) -> None:
+    cluster.create_topic(TOPIC, partitions=3)
+    chaos = Chaos(cluster, rng, tell, network)
+    until_s = time.monotonic() + 60 * MINUTES
+    with Workload(cluster, rng, group=True, transactions=True) as work:
+        while time.monotonic() < until_s:
+            begun_ns = time.monotonic_ns()
+            chaos.strike()
+            work.await_progress()
+            if rng.random() < 0.7:  # else the next one comes while this one is not over
+                cluster.wait_healthy()
+            work.silence_s(begun_ns)
+        work.finish()
+        tell(summary(work.history))
+        assert not work.load.errors, work.load.errors[0]
+
+
+def test_random_faults_of_processes_break_no_promise(tmp_path: Path, rng: Random) -> None:
+    with ClusterOfServers(tmp_path, 3) as cluster:
+        run_chaos(cluster, rng)
+
+
+def test_random_faults_of_the_network_break_no_promise(tmp_path: Path, rng: Random) -> None:
+    with (
+        Network(3) as network,
+        network.inside(),
+        ClusterOfServers(tmp_path, 3, places=network.places) as cluster,
+    ):
+        run_chaos(cluster, rng, network)
