@@ -31,7 +31,7 @@ _QUIET: Final = {
 }
 
 
-class _Worker:
+class Worker:
     """A thread that works from `with` to its end, or to `end`. What it dies of is raised there."""
 
     def __init__(self, name: str) -> None:
@@ -73,7 +73,7 @@ class _Worker:
         raise NotImplementedError
 
 
-class Load(_Worker):
+class Load(Worker):
     """An idempotent producer that sends to some partitions in turn, at a steady rate."""
 
     def __init__(
@@ -171,7 +171,7 @@ def note_delivery(send: Send, error: Any, message: Any) -> None:
         send.outcome = Outcome.FAILED if error.code() in _CERTAIN else Outcome.UNKNOWN
 
 
-class TransactionalLoad(_Worker):
+class TransactionalLoad(Worker):
     """A producer of transactions over some partitions; it commits most, and aborts some."""
 
     def __init__(
@@ -262,7 +262,7 @@ def _again_while_retriable(call: Callable[[], None]) -> None:
                 raise
 
 
-class Readers(_Worker):
+class Readers(Worker):
     """Reads some partitions from their start, without a group, and only what is committed."""
 
     def __init__(
@@ -291,7 +291,7 @@ class Readers(_Worker):
         self._consumer.close()
 
 
-class Member(_Worker):
+class Member(Worker):
     """One member of a consumer group; it commits what it has read, now and then."""
 
     def __init__(

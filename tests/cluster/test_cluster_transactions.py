@@ -1,0 +1,127 @@
+"""Transactions over partitions of all brokers, with offsets of a group in them, while brokers are killed: all or nothing, once."""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.support.checker import Outcome
+from tests.support.cluster import GROUP as GROUPS
+from tests.support.cluster import TRANSACTION, ClusterOfServers
+from tests.support.copier import COPIES, COPY_GROUP, COPY_ID, Copier
+from tests.support.recorders import TransactionalLoad
+from tests.support.server import until
+from tests.support.transactions import COMMITTED, CONFLUENT
+from tests.support.workload import TOPIC, TRANSACTIONAL_ID, Workload
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+PARTITIONS = 3
+ROUNDS = 3
+DURATION_S = float(os.environ.get("CHAOS_S") or 60)
+
+Victim = Callable[[ClusterOfServers, Random], int]
+VICTIMS: dict[str, Victim] = {
+    "the coordinator of the transactions": lambda cluster, _: cluster.coordinator_of(
+        TRANSACTIONAL_ID, TRANSACTION
+    ),
+    "the coordinator of the copier": lambda cluster, _: cluster.coordinator_of(
+        COPY_ID, TRANSACTION
+    ),
+    "the leader of a partition": lambda cluster, rng: cluster.leader_of(
+        TOPIC, rng.randrange(PARTITIONS)
+    ),
+    "the coordinator of the group": lambda cluster, _: cluster.coordinator_of(COPY_GROUP, GROUPS),
+}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterOfServers]:
+    with ClusterOfServers(tmp_path, 3) as started:
+        for topic in (TOPIC, COPIES):
+            started.create_topic(topic, partitions=PARTITIONS, min_insync_replicas=2)
+            leaders = {started.leader_of(topic, number) for number in range(PARTITIONS)}
+            assert leaders == {1, 2, 3}, "every broker leads"
+        yield started
+
+
+class Work:
+    """Two producers of transactions, and a copier whose offsets are in its transactions."""
+
+    def __init__(self, cluster: ClusterOfServers, rng: Random) -> None:
+        self.cluster = cluster
+        self.load = Workload(cluster, rng, per_second=30, transactions=True)
+        self.other = TransactionalLoad(
+            self.load.history,
+            cluster.bootstrap,
+            self.load.partitions,
+            Random(rng.getrandbits(32)),
+            name="other",
+        )
+        self.copier = Copier(cluster.bootstrap, TOPIC)
+
+    def await_progress(self) -> None:
+        self.load.await_progress()
+        self.other.await_more(3)
+        self.copier.await_more(3)
+
+    def finish(self) -> None:
+        """Everything that was promised holds, and every committed message was copied once."""
+        self.other.end()
+        self.load.finish()
+        history = self.load.history
+        wanted = Counter(value for log in history.logs.values() for _, value in log)
+        until(lambda: self.copies().total() >= wanted.total(), "the copier comes to the end")
+        self.copier.end()
+        assert self.copies() == wanted, "copied once each"
+        ends = Counter(history.transactions.values())
+        assert ends[Outcome.DONE] > 10, f"there was something to see: {ends}"
+
+    def copies(self) -> Counter[bytes]:
+        found = CONFLUENT.read_all(self.cluster.bootstrap, COPIES, PARTITIONS, COMMITTED)
+        return Counter(value for column in found for value in column)
+
+
+@pytest.fixture
+def work(cluster: ClusterOfServers, rng: Random) -> Iterator[Work]:
+    made = Work(cluster, rng)
+    with made.load, made.other, made.copier:
+        yield made
+
+
+def kill_and_start(cluster: ClusterOfServers, victim: int, pause_s: float = 0.0) -> None:
+    cluster.kill(victim)
+    time.sleep(pause_s)
+    cluster.start(victim)
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_transactions_go_on_and_are_whole_when_a_broker_is_killed(
+    work: Work, cluster: ClusterOfServers, rng: Random, victim: str
+) -> None:
+    for _ in range(ROUNDS):
+        number = VICTIMS[victim](cluster, rng)
+        cluster.kill(number)
+        work.await_progress()
+        cluster.start(number)
+        cluster.wait_healthy()
+    work.finish()
+
+
+@pytest.mark.slow
+def test_transactions_are_whole_whoever_is_killed_and_whenever(
+    work: Work, cluster: ClusterOfServers, rng: Random
+) -> None:
+    """SEED=… replays who is killed and when; CHAOS_S=… says how long."""
+    ends_s = time.monotonic() + DURATION_S
+    while time.monotonic() < ends_s:
+        time.sleep(rng.uniform(0.1, 3))
+        cluster.wait_healthy()
+        victim = VICTIMS[rng.choice(sorted(VICTIMS))](cluster, rng)
+        kill_and_start(cluster, victim, rng.uniform(0, 3))
+    work.await_progress()
+    work.finish()
