@@ -362,9 +362,10 @@ class Fetch:
         if not isinstance(outcome, Read):  # it is told again until it is gone
             self._session.answered(wanted, got_data=False, has_more=True)
             return
-        self._session.answered(
-            wanted, got_data=outcome.size_bytes > 0, has_more=wanted.offset < outcome.end_offset
-        )
+        has_more = wanted.offset < outcome.end_offset
+        if self._replica is not None:  # who has all must still hear when it is committed
+            has_more |= outcome.high_watermark < outcome.end_offset
+        self._session.answered(wanted, got_data=outcome.size_bytes > 0, has_more=has_more)
 
     def _is_worth_telling(
         self, wanted: FetchPartition, data: PartitionData, outcome: Outcome
