@@ -143,7 +143,8 @@ class _Sending:
                 "marker-overtaken transactional-id=%s partition=%s producer-id=%d epoch=%d code=%s",
                 self._transactional_id,
                 name,
-                *self._ending.producer,
+                self._ending.producer.id,
+                self._ending.producer.epoch,
                 code.name,
             )
         else:

@@ -37,9 +37,10 @@ def kio_bytes(instance: Any) -> bytes:
 
 
 def our_name(field: Field[Any]) -> str:
-    """kio drops the unit from the names of times."""
+    """kio drops the unit from the names of times, and steers clear of Python's own names."""
     kind = field.metadata.get("kafka_type", "")
-    return f"{field.name}_ms" if kind in _PLAIN else field.name
+    name = field.name.removesuffix("_")
+    return f"{name}_ms" if kind in _PLAIN else name
 
 
 def pair(ours: StructType, theirs: Any, version: int, random: Random) -> tuple[Any, Any]:
