@@ -1,0 +1,200 @@
+"""What goes wrong, and when: chosen by the seed, now and then two things at once, healed in the end.
+
+Crashes of processes may come as they like: what was written is still there. Power is lost by one machine at a
+time, and again only when all replicas are in sync: that is what the design promises to survive.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from penstock.metadata.values import CONTROLLER, decode
+from tests.simulation.clients import HOST as CLIENT
+from tests.simulation.machine import Machine
+from tests.simulation.simulation import Simulation
+from tests.simulation.store import HOST as STORE
+
+_TWO_AT_ONCE: Final = 0.35
+_MOST: Final = 3  # at a time
+
+Heal = Callable[[], None]
+
+
+class Nemesis:
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+        self._rng = sim.world.rng
+        self._healing: dict[int, Heal] = {}
+        self._number = 0
+        self._dark: Machine | None = None  # lost power, and not everything is in sync since
+        self._ends_s = 0.0
+        self.kinds: list[Callable[[], tuple[float, Heal] | None]] = [
+            self.crash,
+            self.crash,
+            self.lose_power,
+            self.lose_power,
+            self.pause,
+            self.isolate,
+            self.one_way,
+            self.part,
+            self.cut_from_store,
+            self.stop_store,
+            self.crash_controller,
+            self.reset_connections,
+            self.restart,
+            self.crash_all,
+        ]
+
+    def unleash(self, seconds: float) -> None:
+        """From now on, for so long; then all is healed."""
+        self._ends_s = self._sim.world.now_s + seconds
+        self._plan()
+
+    def _plan(self) -> None:
+        self._sim.world.call_later(self._rng.uniform(0.2, 3), self._strike)
+
+    def _strike(self) -> None:
+        if self._sim.world.now_s >= self._ends_s:
+            self.heal_all()
+            return
+        if len(self._healing) < _MOST:
+            self._begin()
+            if self._rng.random() < _TWO_AT_ONCE:
+                self._begin()
+        self._plan()
+
+    def _begin(self) -> None:
+        kind = self._rng.choice(self.kinds)
+        begun = kind()
+        if begun is None:
+            return
+        lasts_s, heal = begun
+        self._number += 1
+        number = self._number
+        self._healing[number] = heal
+        self._sim.world.note(f"{kind.__name__} for {lasts_s:.3f}")
+        self._sim.world.call_later(lasts_s, lambda: self._heal(number))
+
+    def _heal(self, number: int) -> None:
+        heal = self._healing.pop(number, None)
+        if heal is not None:
+            heal()
+
+    def heal_all(self) -> None:
+        for number in list(self._healing):
+            self._heal(number)
+
+    # Who is hit ----------------------------------------------------------------------------------
+
+    def _someone(self) -> Machine:
+        """A leader or the controller rather than anybody."""
+        machines, rng = self._sim.machines, self._rng
+        chosen = rng.random()
+        if chosen < 0.4:
+            leaders = sorted({it.leader for it in self._sim.invariants.states.values()} - {-1})
+            if leaders:
+                return machines[rng.choice(leaders)]
+        return machines[rng.choice(list(machines))]
+
+    def _controller(self) -> Machine | None:
+        entry = self._sim.core.entries.get(CONTROLLER)
+        if entry is None:
+            return None
+        return self._sim.machines[decode(CONTROLLER, entry.value)["broker"]]
+
+    # What hits -----------------------------------------------------------------------------------
+
+    def crash(self, machine: Machine | None = None) -> tuple[float, Heal] | None:
+        machine = machine or self._someone()
+        if machine.loop is None:
+            return None
+        machine.crash()
+        quickly = self._rng.random() < 0.4
+        return self._rng.uniform(0.02, 0.4) if quickly else self._rng.uniform(0.5, 6), machine.boot
+
+    def crash_controller(self) -> tuple[float, Heal] | None:
+        machine = self._controller()
+        return None if machine is None else self.crash(machine)
+
+    def crash_all(self) -> tuple[float, Heal] | None:
+        machines = [it for it in self._sim.machines.values() if it.loop is not None]
+        if self._rng.random() < 0.5:
+            return None
+        for machine in machines:
+            machine.crash()
+
+        def heal() -> None:
+            for machine in machines:
+                self._sim.world.call_later(self._rng.uniform(0, 2), machine.boot)
+
+        return self._rng.uniform(0.1, 3), heal
+
+    def lose_power(self) -> tuple[float, Heal] | None:
+        machine = self._someone()
+        if machine.loop is None or not self._may_lose_power():
+            return None
+        self._dark = machine
+        machine.lose_power()
+        return self._rng.uniform(0.3, 6), machine.boot
+
+    def _may_lose_power(self) -> bool:
+        if self._dark is None:
+            return True
+        if self._dark.is_up and self._sim.invariants.all_in_sync():
+            self._dark = None
+        return self._dark is None
+
+    def pause(self) -> tuple[float, Heal] | None:
+        loop = self._someone().loop
+        if loop is None:
+            return None
+        loop.pause()
+        return self._rng.uniform(0.1, 6), loop.resume
+
+    def restart(self) -> tuple[float, Heal] | None:
+        machine = self._someone()
+        if not machine.is_up or (machine.loop is not None and machine.loop.is_paused):
+            return None
+        machine.stop()
+        return self._rng.uniform(1, 6), machine.boot
+
+    def isolate(self) -> tuple[float, Heal] | None:
+        """From all brokers, and from the store and clients or not."""
+        host = self._someone().host
+        others = [it.host for it in self._sim.machines.values() if it.host != host]
+        others += [it for it in (STORE, CLIENT) if self._rng.random() < 0.6]
+        return self._cut([(host, it) for it in others] + [(it, host) for it in others])
+
+    def part(self) -> tuple[float, Heal] | None:
+        one, other = self._rng.sample([it.host for it in self._sim.machines.values()], 2)
+        return self._cut([(one, other), (other, one)])
+
+    def one_way(self) -> tuple[float, Heal] | None:
+        hosts = [it.host for it in self._sim.machines.values()]
+        one = self._rng.choice(hosts)
+        other = self._rng.choice([*(it for it in hosts if it != one), STORE, CLIENT])
+        return self._cut([(one, other)] if self._rng.random() < 0.5 else [(other, one)])
+
+    def cut_from_store(self) -> tuple[float, Heal] | None:
+        host = self._someone().host
+        return self._cut([(host, STORE), (STORE, host)])
+
+    def _cut(self, pairs: list[tuple[str, str]]) -> tuple[float, Heal]:
+        return self._rng.uniform(0.2, 7), self._sim.network.cut(pairs)
+
+    def stop_store(self) -> tuple[float, Heal] | None:
+        core = self._sim.core
+        if core.is_down:
+            return None
+        core.is_down = True
+
+        def heal() -> None:
+            core.is_down = False
+            core.extend_all()
+
+        return self._rng.uniform(0.3, 5), heal
+
+    def reset_connections(self) -> tuple[float, Heal] | None:
+        for link in list(self._sim.network.links):
+            if self._rng.random() < 0.4:
+                link.reset()
+        return 0.0, lambda: None

@@ -1,0 +1,316 @@
+"""What must hold at every step (replication.md, I1 to I9). Each check costs only what has changed."""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from penstock.broker.partition import Partition
+from penstock.metadata.store import Change, Compare
+from penstock.metadata.values import (
+    CONTROLLER,
+    PartitionImage,
+    decode,
+    decode_chunk,
+    decode_registration,
+)
+from penstock.model.ids import parse_topic_id
+from penstock.storage.log import Log
+from tests.simulation.loop import SimLoop, World
+from tests.simulation.machine import Machine
+from tests.simulation.mirror import Batch, Mirror, Mirrors, Place
+from tests.simulation.store import StoreCore
+
+_DECIDED: Final = ("p/", "t/", "reg/", "dead/", "cfg/", "pid")  # by the controller alone
+
+
+class State(NamedTuple):
+    """What a broker knew of a partition after its last step."""
+
+    is_leader: bool
+    epoch: int
+    high_watermark: int
+    end: int
+
+
+class Ghost(NamedTuple):
+    """What a replica had when its machine lost power, in which session: leaders may still count on it."""
+
+    broker_epoch: int
+    end: int
+
+
+class Invariants:
+    def __init__(self, world: World, core: StoreCore, machines: Mapping[int, Machine]) -> None:
+        self._world = world
+        self._core = core
+        self._machines = machines
+        self.mirrors = Mirrors()
+        self.mirrors.entered = self._entered
+        self.mirrors.differs = self.fail
+        self.states: dict[Place, PartitionImage] = {}  # as the store has them
+        self.committed: dict[Place, list[Batch]] = {}  # what some leader said to be committed
+        self._min_isr: dict[Place, int] = {}
+        self._registered: dict[int, int] = {}  # the session of each broker that was dealt with
+        self._seen: dict[tuple[int, int, Place], State] = {}
+        self._appended: dict[tuple[Place, int], tuple[int, int]] = {}  # who, in each epoch
+        self._batches: dict[tuple[Place, int, int], Batch] = {}
+        self._ghosts: dict[tuple[int, Place], Ghost] = {}
+        self._topics: dict[Place, str] = {}
+        for machine in machines.values():
+            machine.on_power_loss = lambda machine=machine: self._power_lost(machine)  # type: ignore[misc]
+
+    def fail(self, what: str) -> None:
+        """Nobody may swallow it, as brokers do with what their own calls raise."""
+        self._world.failures.append(f"at {self._world.now_s:.3f}: {what}")
+
+    # After a step of a broker --------------------------------------------------------------------
+
+    def check(self, loop: SimLoop) -> None:
+        machine = self._machines.get(loop.broker_id)
+        if machine is None or machine.loop is not loop or machine.node is None:
+            return
+        replicas = machine.node.replicas
+        if replicas is not None:
+            for topic in replicas.topics.values():
+                for partition in topic.partitions:
+                    if partition is not None and partition._log is not None:
+                        self._check(machine, partition, partition._log)
+
+    def _check(self, machine: Machine, partition: Partition, log: Log) -> None:
+        place = partition.topic.id, partition.index
+        key = machine.broker_id, machine.runs, place
+        state = State(
+            partition.is_leader, partition.leader_epoch, partition.high_watermark, log.next_offset
+        )
+        before = self._seen.get(key)
+        if state == before:
+            return
+        self._seen[key] = state
+        if before is None:
+            self._topics[place] = partition.topic.name
+            self.mirrors.of(log)
+            if place in self.states:
+                self._check_isr(place)
+        where = f"{machine.host} {partition}"
+        if before is not None and state.epoch < before.epoch:
+            self.fail(f"I4: {where} went back from epoch {before.epoch} to {state.epoch}")
+        committed = self.committed.setdefault(place, [])
+        if not state.is_leader:
+            if state.high_watermark > _end(committed):
+                self.fail(f"I6: {where} shows {state.high_watermark} of {_end(committed)}")
+            return
+        if before is not None and before.is_leader and before.epoch == state.epoch:
+            if state.high_watermark < before.high_watermark:
+                self.fail(f"I9: {where}: {before.high_watermark} -> {state.high_watermark}")
+        elif self._leads(machine, place, state.epoch):
+            self._check_complete(where, self.mirrors.of(log), committed)
+        if before is None or state.high_watermark != before.high_watermark:
+            self._min_isr[place] = partition.min_isr
+            self._check_committed(machine, partition, self.mirrors.of(log), committed)
+
+    def _leads(self, machine: Machine, place: Place, epoch: int) -> bool:
+        known = self.states.get(place)
+        return known is not None and (known.leader, known.leader_epoch) == (
+            machine.broker_id,
+            epoch,
+        )
+
+    def _check_complete(self, where: str, mirror: Mirror, committed: list[Batch]) -> None:
+        if mirror.batches[: len(committed)] != committed:
+            self.fail(
+                f"I3: {where} leads, and lacks some of what is committed: {_gap(mirror, committed)}"
+            )
+
+    def _check_committed(
+        self, machine: Machine, partition: Partition, mirror: Mirror, committed: list[Batch]
+    ) -> None:
+        """I5, I6: what a leader says to be committed stays so, and is where it must be."""
+        mark, batches = partition.high_watermark, mirror.batches
+        shown = bisect_right(batches, mark, key=_next_offset)
+        common = min(shown, len(committed))
+        where = f"{machine.host} {partition} at {mark}"
+        if (batches[shown - 1].next_offset if shown else 0) != mark:
+            self.fail(f"I3: {where}: the mark lies within a batch, or past the end")
+        if common and batches[common - 1] != committed[common - 1]:  # with I2, all before it agree
+            self.fail(f"I6: {where}: what is committed here was committed otherwise before")
+        if shown <= len(committed):
+            return
+        committed += batches[len(committed) : shown]
+        place = partition.topic.id, partition.index
+        replicas = self.states[place].replicas if place in self.states else ()
+        holders = [it for it in replicas if self._has(it, place, mark, machine)]
+        if len(holders) < self._min_isr[place]:
+            self.fail(f"I5: {where}: committed, and only {holders} have it")
+        self._check_isr(place)
+
+    def _has(self, broker_id: int, place: Place, mark: int, leader: Machine) -> bool:
+        mirror = self._mirror(broker_id, place)
+        if mirror is not None and mirror.end >= mark:
+            return True
+        ghost = self._ghosts.get((broker_id, place))
+        if ghost is None or ghost.end < mark or leader.node is None:
+            return False
+        known = leader.node.cluster.image.brokers.get(broker_id)
+        return known is None or known.epoch <= ghost.broker_epoch
+
+    def _mirror(self, broker_id: int, place: Place) -> Mirror | None:
+        topic_id, index = place
+        path = f"{self._machines[broker_id].directory}/{self._topics[place]}/partition-{index}"
+        return self.mirrors.at(path, topic_id)
+
+    def _check_isr(self, place: Place) -> None:
+        """I3: who is in sync has all that is committed, unless its loss is still to be dealt with."""
+        committed = self.committed.get(place)
+        if not committed:
+            return
+        last = committed[-1]
+        for member in self.states[place].isr:
+            mirror = self._mirror(member, place)
+            ghost = self._ghosts.get((member, place))
+            if ghost is not None and self._registered.get(member, 0) <= ghost.broker_epoch:
+                continue
+            if ghost is not None and mirror is None:
+                continue  # it has not opened its log since: then it is looked at again
+            batches = [] if mirror is None else mirror.batches
+            if len(batches) < len(committed) or batches[len(committed) - 1] != last:
+                self.fail(
+                    f"I3: broker {member} is in sync of {place[1]} and lacks {last}: it ends at"
+                    f" {0 if mirror is None else mirror.end}"
+                )
+
+    # What enters a log ---------------------------------------------------------------------------
+
+    def _entered(self, log: Log, batch: Batch, led: bool) -> None:
+        place = bytes(log.topic_id), log.partition
+        key = place, batch.epoch, batch.base_offset
+        if self._batches.setdefault(key, batch) != batch:
+            self.fail(f"I2: {log.path}: {batch} where {self._batches[key]} was before")
+        if led:
+            machine = next(
+                it for it in self._machines.values() if log.path.startswith(f"{it.directory}/")
+            )
+            me = machine.broker_id, machine.runs
+            first = self._appended.setdefault((place, batch.epoch), me)
+            if first != me:
+                self.fail(f"I1: {me} and {first} both took records in epoch {batch.epoch}")
+
+    def read(self, place: Place, offset: int) -> None:
+        """A consumer was given this."""
+        if offset >= _end(self.committed.get(place, [])):
+            self.fail(f"I6: offset {offset} of {place[1]} was read, and is not committed")
+
+    # After a change of the store -----------------------------------------------------------------
+
+    def changed(self, compares: Sequence[Compare], changes: Sequence[Change]) -> None:
+        decided = [it.key for it in changes if it.key.startswith(_DECIDED)]
+        fenced = any(it.key == CONTROLLER and it.create_revision for it in compares)
+        if decided and not fenced:
+            self.fail(f"I7: {decided} were written without the controller's office")
+        for change in changes:
+            if change.entry is None:
+                continue
+            if change.key.startswith("p/"):
+                self._chunk_changed(change.key, change.entry.value)
+            elif change.key.startswith("reg/"):
+                self._registration_changed(int(change.key[4:]), change.key, change.entry.value)
+
+    def _chunk_changed(self, key: str, value: bytes) -> None:
+        _, topic_id, chunk = key.split("/")
+        first = int(chunk) * 64
+        for number, state in enumerate(decode_chunk(decode(key, value), {}), first):
+            place = bytes(parse_topic_id(topic_id)), number
+            before = self.states.get(place)
+            if before == state:
+                continue
+            if before is not None and (
+                state.leader_epoch < before.leader_epoch
+                or state.partition_epoch <= before.partition_epoch
+            ):
+                self.fail(f"I4: {key}: {before} -> {state}")
+            self.states[place] = state
+            if place in self._topics:
+                self._check_isr(place)
+
+    def _registration_changed(self, broker_id: int, key: str, value: bytes) -> None:
+        epoch = decode_registration(decode(key, value)).epoch
+        if epoch < self._registered.get(broker_id, 0):
+            self.fail(f"I4: {key}: epoch {epoch} after {self._registered[broker_id]}")
+        self._registered[broker_id] = epoch
+        for place in self.committed:
+            self._check_isr(place)
+
+    # Faults --------------------------------------------------------------------------------------
+
+    def _power_lost(self, machine: Machine) -> None:
+        for place in self.committed:
+            mirror = self._mirror(machine.broker_id, place)
+            if mirror is not None:
+                epoch = self._registered.get(machine.broker_id, 0)
+                self._ghosts[machine.broker_id, place] = Ghost(epoch, mirror.end)
+        self.mirrors.forget(machine.directory)
+
+    # The end -------------------------------------------------------------------------------------
+
+    def is_settled(self, partitions: int) -> bool:
+        """Every replica is in sync, and knows that it has all there is."""
+        places = [place for place in self.states if self._exists(place)]
+        if len(places) != partitions:
+            return False
+        return all(map(self._is_settled, places))
+
+    def all_in_sync(self) -> bool:
+        """As the store has it."""
+        return all(len(it.isr) == len(it.replicas) for it in self.states.values())
+
+    def _exists(self, place: Place) -> bool:
+        return any(
+            place[0] in machine.node.replicas.topics_by_id
+            for machine in self._machines.values()
+            if machine.node is not None and machine.node.replicas is not None
+        )
+
+    def _is_settled(self, place: Place) -> bool:
+        state, ends = self.states[place], set()
+        if len(state.isr) < len(state.replicas):
+            return False
+        for broker_id in state.replicas:
+            hosted = self._hosted(broker_id, place)
+            if hosted is None or hosted.leader_epoch != state.leader_epoch:
+                return False
+            if hosted.is_leader != (broker_id == state.leader):
+                return False
+            ends |= {hosted.high_watermark, hosted.log.next_offset}
+        return len(ends) == 1
+
+    def _hosted(self, broker_id: int, place: Place) -> Partition | None:
+        for partition in self._machines[broker_id].partitions:
+            if (partition.topic.id, partition.index) == place:
+                return partition
+        return None
+
+    def ends(self) -> dict[int, int]:
+        """Of each partition, what is committed."""
+        return {place[1]: _end(batches) for place, batches in self.committed.items()}
+
+    def judge(self) -> None:
+        """Every replica holds all that was ever committed."""
+        for place, committed in self.committed.items():
+            for broker_id in self.states[place].replicas:
+                mirror = self._mirror(broker_id, place)
+                if mirror is not None and mirror.log.path and self._exists(place):
+                    self._check_complete(f"broker {broker_id}", mirror, committed)
+
+
+def _end(batches: Sequence[Batch]) -> int:
+    return batches[-1].next_offset if batches else 0
+
+
+def _next_offset(batch: Batch) -> int:
+    return batch.next_offset
+
+
+def _gap(mirror: Mirror, committed: Sequence[Batch]) -> str:
+    for mine, theirs in zip(mirror.batches, committed, strict=False):
+        if mine != theirs:
+            return f"{theirs}, it has {mine}"
+    return f"it ends at {mirror.end}, {_end(committed)} is committed"

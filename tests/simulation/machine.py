@@ -1,0 +1,315 @@
+"""A machine with a broker on it: the node as it is shipped, on a simulated disk, network, clock and store.
+
+The only parts that are not the product's: sockets are accepted by a door of the simulation, the lease is kept
+by a timer instead of a thread, and what is random comes from the seed.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, Final, cast
+from unittest import mock
+
+from penstock.broker.keeper import Keeper
+from penstock.broker.partition import Partition
+from penstock.kafka.connection import Connection
+from penstock.kafka.context import Services
+from penstock.kafka.memory import FrameMemory
+from penstock.kafka.server import Listener, Loop
+from penstock.metadata.store import LeaseId, MetadataStore, StoreError
+from penstock.model.errors import BrokerError, StorageFault
+from penstock.node.node import Node
+from penstock.node.settings import Settings, load_settings
+from penstock.storage.directory import DataDirectory
+from tests.simulation.disk import SimDisk
+from tests.simulation.loop import SimLoop, World
+from tests.simulation.network import Door, Network, WireSocket
+from tests.simulation.store import StoreCore, StoreView
+
+PORT: Final = 9092
+_WALL_MS: Final = 1_700_000_000_000
+_RESTART_S: Final = 0.5
+
+
+def host_of(broker_id: int) -> str:
+    return f"b{broker_id}"
+
+
+class SimClock:
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def wall_ms(self) -> int:
+        return _WALL_MS + int(self._world.now_s * 1000)
+
+    def monotonic_ms(self) -> int:
+        return int(self._world.now_s * 1000)
+
+
+class Machine:
+    """Runs a broker; starts it again when it ends by itself, as a supervisor does."""
+
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        core: StoreCore,
+        broker_id: int,
+        directory: str,
+        settings: dict[str, str],
+    ) -> None:
+        self.world = world
+        self.network = network
+        self.core = core
+        self.broker_id = broker_id
+        self.host = host_of(broker_id)
+        self.directory = directory
+        self.disk = SimDisk(directory)
+        self.boots = 1
+        self.runs = 0
+        self.loop: SimLoop | None = None
+        self.node: SimNode | None = None
+        self.is_wanted = False
+        self.on_power_loss: Callable[[], None] = lambda: None
+        self._settings = settings
+        os.makedirs(directory, exist_ok=True)
+
+    @property
+    def is_up(self) -> bool:
+        return self.node is not None and self.node.is_started
+
+    @property
+    def partitions(self) -> list[Partition]:
+        replicas = None if self.node is None else self.node.replicas
+        return [] if replicas is None else list(replicas.partitions())
+
+    def start(self) -> None:
+        self.is_wanted = True
+        if self.loop is not None:
+            return
+        self.runs += 1
+        self.loop = loop = SimLoop(
+            self.world, f"{self.host}.{self.runs}", self.network, broker_id=self.broker_id
+        )
+        self.network.host_of[loop] = self.host
+        loop.spawn(self._serve(loop), "serve")
+
+    async def _serve(self, loop: SimLoop) -> None:
+        options = [f"{name}={value}" for name, value in self._settings.items()]
+        flags = {
+            "--data": self.directory,
+            "--broker-id": str(self.broker_id),
+            "--listen": f"{self.host}:{PORT}",
+            "--http": "off",
+        }
+        settings = load_settings(options=options, flags=flags)
+        self.node = node = SimNode(settings, self, loop)
+        try:
+            await node.start()
+        except (StoreError, BrokerError, StorageFault) as error:
+            self.world.note(f"{loop.name} did not start: {error}")
+            self._end(silently=False)
+            self.world.call_later(_RESTART_S, self._restart)
+
+    def _restart(self) -> None:
+        if self.is_wanted and self.loop is None and self.host not in self.network.dark:
+            self.start()
+
+    def stop(self) -> None:
+        """Cleanly, as on SIGTERM."""
+        self.is_wanted = False
+        if self.loop is not None and self.node is not None:
+            self.loop.spawn(self._stop(self.node), "stop")
+
+    async def _stop(self, node: "SimNode") -> None:
+        await node.stop()
+        self._end(silently=False)
+        self.world.call_later(_RESTART_S, self._restart)  # if it is wanted again meanwhile
+
+    def crash(self) -> None:
+        """The process is gone; what it wrote is in the page cache."""
+        self.is_wanted = False
+        self.world.note(f"{self.host} crashes")
+        self._end(silently=False)
+
+    def lose_power(self) -> None:
+        self.is_wanted = False
+        self.world.note(f"{self.host} loses power")
+        self.network.dark.add(self.host)
+        self._end(silently=True)
+        self.on_power_loss()
+        self.disk.lose_power(self.world.rng)
+        self.boots += 1
+
+    def boot(self) -> None:
+        """Power is back, or the process is to run again."""
+        self.network.power_is_back(self.host)
+        self.start()
+
+    def _end(self, *, silently: bool) -> None:
+        loop, node = self.loop, self.node
+        self.loop = self.node = None
+        if loop is None:
+            return
+        loop.kill()
+        self.network.died(loop, silently=silently)
+        if node is not None:
+            node.let_go_of_lock()
+
+
+class SimNode(Node):
+    def __init__(self, settings: Settings, machine: Machine, loop: SimLoop) -> None:
+        super().__init__(settings, SimClock(machine.world))
+        self._machine = machine
+        self._sim_loop = loop
+
+    @property
+    def is_started(self) -> bool:
+        return not self._not_ready
+
+    @property
+    def replicas(self) -> Any:
+        return self._replicas
+
+    @property
+    def cluster(self) -> Any:
+        return self._cluster
+
+    def let_go_of_lock(self) -> None:
+        """The kernel does, when a process ends; unless it has let go by itself, and the number is another file's."""
+        directory = self._directory
+        if directory is None:
+            return
+        with contextlib.suppress(OSError):
+            is_lock = os.path.samestat(
+                os.fstat(directory._lock_fd), os.stat(f"{directory.path}/lock")
+            )
+            if is_lock:
+                os.close(directory._lock_fd)
+        directory._lock_fd = -1
+
+    def _bind_sockets(self) -> None:
+        """There are none."""
+
+    def _open_store(self) -> MetadataStore:
+        return StoreView(self._machine.core, self._machine.network, self._sim_loop)
+
+    def _build_doors(self, services: Services) -> None:
+        door = SimDoor(
+            self._machine.network, self._machine.host, services, self._sim_loop, self._tasks.spawn
+        )
+        door.listen()
+        self._doors.append(cast(Any, door))
+        self._memory = FrameMemory(1 << 30)
+
+
+class SimDoor:
+    """A listener of the simulation, with the broker's own connections behind it."""
+
+    def __init__(
+        self, network: Network, host: str, services: Services, loop: SimLoop, spawn: Any
+    ) -> None:
+        self.name = "PLAINTEXT"
+        self.services = services
+        self.address = host, PORT
+        self._network = network
+        self._loop = Loop(loop, FrameMemory(1 << 30), 100 << 20, spawn)
+        self._door = Door(loop, host, self._accept)
+        self._connections: dict[Connection, None] = {}
+
+    def listen(self) -> None:
+        self._network.listen(self.address, self._door)
+
+    def open(self) -> None:
+        self._network.open(self._door)
+
+    def close(self) -> None:
+        self._network.close(self._door)
+        for connection in list(self._connections):
+            connection.close("the broker is stopping", expected=True)
+
+    def forget(self, connection: Connection) -> None:
+        del self._connections[connection]
+
+    def _accept(self, sock: WireSocket) -> None:
+        connection = Connection(sock, cast(Listener, self), self._loop, "peer")
+        self._connections[connection] = None
+
+
+class SimKeeper(Keeper):
+    """Renews from a timer: a simulated process that is paused has no thread that goes on."""
+
+    def hold(self, lease: LeaseId) -> None:
+        loop = asyncio.get_running_loop()
+        self._lease = lease
+        self._good_until_s = loop.time() + self._ttl_s
+        if self._loop is None:
+            self._loop = loop
+            self._tick_s = loop.time()
+            self._tick()
+            loop.call_later(self._ttl_s / 4, self._renew_soon)
+
+    async def stop(self) -> None:
+        self._ended.set()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _renew_soon(self) -> None:
+        loop, lease = self._loop, self._lease
+        if self._ended.is_set() or loop is None:
+            return
+        loop.call_later(self._ttl_s / 4, self._renew_soon)
+        if lease is not None and loop.time() - self._tick_s < self._ttl_s / 2:
+            cast(SimLoop, loop).create_task(self._renew_once(lease, loop.time()), name="renew")
+
+    async def _renew_once(self, lease: LeaseId, sent_s: float) -> None:
+        try:
+            left_ms = await self._store.keep_alive(lease)
+        except StoreError:
+            return
+        if left_ms > 0:
+            self._good_until_s = sent_s + self._ttl_s
+        elif not self._ended.is_set():
+            self._on_gone(lease)
+
+
+class OrderedSet(dict[Any, None]):
+    """A set whose order does not hang on addresses in memory."""
+
+    def add(self, item: Any) -> None:
+        self[item] = None
+
+    def discard(self, item: Any) -> None:
+        self.pop(item, None)
+
+    def __sub__(self, others: Any) -> "OrderedSet":
+        return OrderedSet((item, None) for item in self if item not in others)
+
+
+@contextlib.contextmanager
+def simulated(world: World, machines: dict[str, Machine]) -> Iterator[None]:
+    """What the product takes from the machine it runs on comes from the simulation instead."""
+
+    def directory(path: str, **more: Any) -> DataDirectory:
+        machine = machines[path]
+        boot_id = f"boot-{machine.boots}"
+        return DataDirectory(path, disk=machine.disk, boot_id=boot_id, **more)
+
+    def now_s() -> float:
+        return world.now_s
+
+    def some_bytes(size: int) -> bytes:
+        return world.rng.randbytes(size)
+
+    with (
+        mock.patch("penstock.node.node.DataDirectory", directory),
+        mock.patch("penstock.broker.session.Keeper", SimKeeper),
+        mock.patch("penstock.broker.keeper.monotonic", now_s),
+        mock.patch("penstock.broker.waiters.set", OrderedSet, create=True),
+        mock.patch("penstock.node.tasks.set", OrderedSet, create=True),
+        mock.patch.object(os, "urandom", some_bytes),
+        mock.patch.object(random, "_urandom", some_bytes),
+    ):
+        yield

@@ -1,0 +1,131 @@
+"""What each replica's log holds, kept beside the logs themselves: batches enter and leave as the product's own calls say."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+from unittest import mock
+
+from penstock.records.batch import iter_headers, parse_header
+from penstock.storage.appending import GrowingLog
+from penstock.storage.log import Appended, Log
+
+Place = tuple[bytes, int]  # topic id and partition
+
+
+class Batch(NamedTuple):
+    base_offset: int
+    next_offset: int
+    epoch: int
+    crc: int
+
+
+class Mirror:
+    """The batches of one replica, in order."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.batches = _read(log)
+
+    @property
+    def end(self) -> int:
+        return self.batches[-1].next_offset if self.batches else self.log.start_offset
+
+    def add(self, batch: Batch) -> None:
+        self.batches.append(batch)
+
+    def cut(self) -> None:
+        log = self.log
+        while self.batches and self.batches[-1].next_offset > log.next_offset:
+            self.batches.pop()
+        if self.batches and self.batches[0].base_offset < log.start_offset:
+            self.batches = [it for it in self.batches if it.base_offset >= log.start_offset]
+
+
+class Mirrors:
+    """`led` hears of every batch that a leader took, `copied` of every one that a follower did."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, bytes], Mirror] = {}  # by path and topic id
+        self.entered: Callable[[Log, Batch, bool], None] = lambda _log, _batch, _led: None
+        self.differs: Callable[[str], None] = lambda _what: None
+
+    def of(self, log: Log) -> Mirror:
+        key = log.path, bytes(log.topic_id)
+        known = self._known.get(key)
+        if known is None or known.log is not log:
+            found = Mirror(log)
+            if known is not None and found.batches != known.batches:
+                self.differs(f"{log.path}: a crash of the process changed the log")
+            self._known[key] = known = found
+        return known
+
+    def at(self, path: str, topic_id: bytes) -> Mirror | None:
+        """Also of a broker that is down, as its process left the log."""
+        return self._known.get((path, topic_id))
+
+    def forget(self, directory: str) -> None:
+        """Power was lost: nobody knows what is left."""
+        for key in [it for it in self._known if it[0].startswith(f"{directory}/")]:
+            del self._known[key]
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        append, copy = GrowingLog.append_as_leader, GrowingLog.append_as_follower
+        truncate, restart = Log.truncate_to, Log.restart_at
+
+        def append_as_leader(log: Log, records: memoryview, **more: Any) -> Appended:
+            mirror = self.of(log)
+            appended = append(log, records, **more)
+            if not appended.duplicate:
+                crc = parse_header(records).crc
+                next_offset = appended.last_offset + 1
+                batch = Batch(appended.base_offset, next_offset, more["leader_epoch"], crc)
+                mirror.add(batch)
+                self.entered(log, batch, True)
+            return appended
+
+        def append_as_follower(log: Log, records: memoryview) -> None:
+            mirror = self.of(log)
+            copy(log, records)
+            for _, header in iter_headers(records):
+                batch = Batch(
+                    header.base_offset, header.next_offset, header.leader_epoch, header.crc
+                )
+                mirror.add(batch)
+                self.entered(log, batch, False)
+
+        def truncate_to(log: Log, offset: int) -> None:
+            mirror = self.of(log)
+            truncate(log, offset)
+            mirror.cut()
+
+        def restart_at(log: Log, offset: int) -> None:
+            mirror = self.of(log)
+            restart(log, offset)
+            mirror.batches.clear()
+
+        with ExitStack() as stack:
+            for owner, name, replacement in (
+                (GrowingLog, "append_as_leader", append_as_leader),
+                (GrowingLog, "append_as_follower", append_as_follower),
+                (Log, "truncate_to", truncate_to),
+                (Log, "restart_at", restart_at),
+            ):
+                stack.enter_context(mock.patch.object(owner, name, replacement))
+            yield
+
+
+def _read(log: Log) -> list[Batch]:
+    found: list[Batch] = []
+    offset = log.start_offset
+    while offset < log.next_offset:
+        read = log.read(offset, 1 << 20, upto_offset=log.next_offset)
+        if not read.slices:
+            break
+        data = memoryview(b"".join(piece.read() for piece in read.slices))
+        found += [
+            Batch(header.base_offset, header.next_offset, header.leader_epoch, header.crc)
+            for _, header in iter_headers(data)
+        ]
+        offset = read.next_offset
+    return found

@@ -1,0 +1,300 @@
+"""A metadata store in memory: linearizable, with leases on virtual time, behind a network that delays and cuts.
+
+A commit whose answer is lost is ambiguous: it may have happened, and where its request is held up, it may
+yet happen long after its sender was told that nobody knows.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from penstock.metadata.store import (
+    NO_REVISION,
+    Ambiguous,
+    Change,
+    Changes,
+    Committed,
+    Compare,
+    Conflict,
+    Delete,
+    DeletePrefix,
+    Entry,
+    LeaseGone,
+    LeaseId,
+    Put,
+    Reload,
+    Revision,
+    Snapshot,
+    StoreError,
+    Write,
+    refuse_doubles,
+)
+from tests.simulation.loop import SimLoop, World
+from tests.simulation.network import Network
+
+T = TypeVar("T")
+
+HOST: Final = "store"
+_TIMEOUT_S: Final = 1.0
+_SILENCE_S: Final = 2.5  # after which a watch is given up
+_KEPT: Final = 400  # changes
+_LATE: Final = 0.3  # of the commits that a cut holds up are carried out in the end
+
+Observer = Callable[[Sequence[Compare], Sequence[Change]], None]
+
+
+class StoreCore:
+    """The one truth. Every method is one step."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.entries: dict[str, Entry] = {}
+        self.revision = NO_REVISION
+        self.changes: deque[Change] = deque(maxlen=_KEPT)
+        self.forgotten = NO_REVISION  # changes up to there are no longer kept
+        self.is_down = False
+        self.views: list[StoreView] = []
+        self.observe: Observer = lambda _compares, _changes: None
+        self._leases: dict[LeaseId, tuple[float, float]] = {}  # ttl, deadline
+        self._next_lease = 1
+
+    def snapshot(self, prefix: str) -> Snapshot:
+        entries = {key: self.entries[key] for key in sorted(self.entries) if key.startswith(prefix)}
+        return Snapshot(self.revision, entries)
+
+    def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Committed | Conflict:
+        refuse_doubles(writes)
+        failed = tuple(it.key for it in compares if not self._holds(it))
+        if failed:
+            return Conflict(self.revision, failed)
+        for write in writes:
+            if (
+                isinstance(write, Put)
+                and write.lease is not None
+                and write.lease not in self._leases
+            ):
+                raise LeaseGone(f"lease {write.lease} has ended")
+        return Committed(self._write(compares, writes))
+
+    def _holds(self, compare: Compare) -> bool:
+        entry = self.entries.get(compare.key)
+        mod = NO_REVISION if entry is None else entry.mod_revision
+        created = NO_REVISION if entry is None else entry.create_revision
+        return compare.mod_revision in (None, mod) and compare.create_revision in (None, created)
+
+    def _write(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Revision:
+        self.revision = revision = Revision(self.revision + 1)
+        made: list[Change] = []
+        for write in writes:
+            if isinstance(write, Put):
+                old = self.entries.get(write.key)
+                created = revision if old is None else old.create_revision
+                entry = Entry(write.value, created, revision, write.lease)
+                self.entries[write.key] = entry
+                made.append(Change(write.key, revision, entry))
+            else:
+                made += self._deleted(write, revision)
+        for change in made:
+            if len(self.changes) == _KEPT:
+                self.forgotten = self.changes[0].revision
+            self.changes.append(change)
+        self.world.note(f"store {revision} {[change.key for change in made]}")
+        self.observe(compares, made)
+        for view in self.views:
+            view.publish(Changes(revision, made))
+        return revision
+
+    def _deleted(self, write: Delete | DeletePrefix, revision: Revision) -> list[Change]:
+        if isinstance(write, Delete):
+            gone = [write.key] if write.key in self.entries else []
+        else:
+            gone = sorted(key for key in self.entries if key.startswith(write.prefix))
+        for key in gone:
+            del self.entries[key]
+        return [Change(key, revision, None) for key in gone]
+
+    def since(self, after: Revision) -> Changes | Reload:
+        if after < self.forgotten:
+            return Reload()
+        return Changes(self.revision, [it for it in self.changes if it.revision > after])
+
+    # Leases
+
+    def grant(self, ttl_ms: int) -> LeaseId:
+        lease = LeaseId(self._next_lease)
+        self._next_lease += 1
+        self._leases[lease] = ttl_ms / 1000, 0.0
+        self.keep_alive(lease)
+        return lease
+
+    def keep_alive(self, lease: LeaseId) -> int:
+        if lease not in self._leases:
+            return 0
+        ttl_s, _ = self._leases[lease]
+        self._leases[lease] = ttl_s, self.world.now_s + ttl_s
+        self.world.call_later(ttl_s, lambda: self._expire(lease))
+        return round(ttl_s * 1000)
+
+    def extend_all(self) -> None:
+        """After an outage every lease has its whole life again, as with etcd's new leader."""
+        for lease in list(self._leases):
+            self.keep_alive(lease)
+
+    def _expire(self, lease: LeaseId) -> None:
+        known = self._leases.get(lease)
+        if known is None or known[1] > self.world.now_s:
+            return
+        if self.is_down:
+            self.world.call_later(0.5, lambda: self._expire(lease))  # nobody is there to expire it
+        else:
+            self.revoke(lease)
+
+    def revoke(self, lease: LeaseId) -> None:
+        if self._leases.pop(lease, None) is None:
+            return
+        keys = sorted(key for key, entry in self.entries.items() if entry.lease == lease)
+        if keys:
+            self._write((), [Delete(key) for key in keys])
+
+
+class StoreView:
+    """The store as one process reaches it: a MetadataStore."""
+
+    def __init__(self, core: StoreCore, network: Network, loop: SimLoop) -> None:
+        self._core = core
+        self._network = network
+        self._loop = loop
+        self._host = network.host_of[loop]
+        self._watching: asyncio.Queue[Changes] | None = None
+        self._free_s = 0.0
+        core.views.append(self)
+
+    @property
+    def _world(self) -> World:
+        return self._core.world
+
+    async def snapshot(self, prefix: str) -> Snapshot:
+        return await self._asked(lambda: self._core.snapshot(prefix), StoreError)
+
+    async def read(self, key: str) -> Entry | None:
+        return await self._asked(lambda: self._core.entries.get(key), StoreError)
+
+    async def commit(
+        self, compares: Sequence[Compare], writes: Sequence[Write]
+    ) -> Committed | Conflict:
+        return await self._asked(lambda: self._core.commit(compares, writes), Ambiguous)
+
+    async def grant(self, ttl_ms: int) -> LeaseId:
+        return await self._asked(lambda: self._core.grant(ttl_ms), StoreError)
+
+    async def keep_alive(self, lease: LeaseId) -> int:
+        return await self._asked(lambda: self._core.keep_alive(lease), StoreError)
+
+    async def revoke(self, lease: LeaseId) -> None:
+        await self._asked(lambda: self._core.revoke(lease), StoreError)
+
+    async def close(self) -> None:
+        self._watching = None
+
+    # There and back ----------------------------------------------------------------------------
+
+    async def _asked(self, work: Callable[[], T], unheard: type[StoreError]) -> T:
+        answer: asyncio.Future[T] = self._loop.create_future()
+        self._world.call_later(self._network.delay_s(), lambda: self._arrive(work, answer))
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                return await answer
+        except TimeoutError:
+            raise unheard("the store did not answer") from None
+
+    def _arrive(self, work: Callable[[], T], answer: asyncio.Future[T]) -> None:
+        if self._is_cut(self._host, HOST):
+            if self._world.rng.random() < _LATE:
+                self._world.call_later(
+                    self._world.rng.uniform(0.1, 1.5), lambda: self._arrive(work, answer)
+                )
+            return
+        error: StoreError | None = None
+        result: T | None = None
+        try:
+            result = work()
+        except StoreError as refused:
+            error = refused
+        self._world.call_later(self._network.delay_s(), lambda: self._answer(answer, result, error))
+
+    def _answer(
+        self, answer: asyncio.Future[T], result: T | None, error: StoreError | None
+    ) -> None:
+        if self._loop.is_killed or self._is_cut(HOST, self._host) or answer.done():
+            return
+        self._loop.call_soon(_settle, answer, result, error)
+
+    def _is_cut(self, source: str, target: str) -> bool:
+        return self._core.is_down or self._network.is_cut(source, target)
+
+    # Watching ----------------------------------------------------------------------------------
+
+    async def watch(self, prefix: str, after: Revision) -> AsyncIterator[Changes | Reload]:
+        assert not prefix, "brokers watch everything"
+        arriving: asyncio.Queue[Changes] = asyncio.Queue()
+
+        def begin() -> Changes | Reload:
+            self._watching = arriving
+            return self._core.since(after)
+
+        first = await self._asked(begin, StoreError)
+        yield first
+        known = after if isinstance(first, Reload) else first.revision
+        while not isinstance(first, Reload):
+            try:
+                async with asyncio.timeout(0.5):
+                    changes = await arriving.get()
+            except TimeoutError:
+                await self._check_alive()
+            else:
+                if changes.revision > known:
+                    known = changes.revision
+                    yield changes
+            if self._watching is not arriving:
+                raise StoreError("the watch missed something")
+
+    async def _check_alive(self) -> None:
+        try:
+            await self._asked(lambda: None, StoreError)
+        except StoreError:
+            await asyncio.sleep(_SILENCE_S - _TIMEOUT_S)
+            self._watching = None
+            raise StoreError("the watch fell silent") from None
+
+    def publish(self, changes: Changes) -> None:
+        """On its way to the process, in order."""
+        if self._loop.is_killed or self._watching is None:
+            return
+        arriving = self._watching
+        arrives_s = max(self._free_s, self._world.now_s + self._network.delay_s())
+        self._free_s = arrives_s
+        self._world.call_later(
+            arrives_s - self._world.now_s, lambda: self._deliver(arriving, changes)
+        )
+
+    def _deliver(self, arriving: asyncio.Queue[Changes], changes: Changes) -> None:
+        if self._watching is not arriving or self._loop.is_killed:
+            return
+        if self._is_cut(HOST, self._host):
+            self._watching = None  # what is lost is asked for again
+        else:
+            self._loop.call_soon(arriving.put_nowait, changes)
+
+
+def _settle(answer: asyncio.Future[T], result: T | None, error: StoreError | None) -> None:
+    if answer.done():
+        return
+    if error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(result)  # type: ignore[arg-type] # None is what a T may be
+
+
+def live_keys(entries: Mapping[str, Entry]) -> dict[int, Entry]:
+    return {int(key[5:]): entry for key, entry in entries.items() if key.startswith("live/")}
