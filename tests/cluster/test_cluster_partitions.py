@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from tests.support.cluster import ClusterOfServers
+from tests.support.etcd import Etcd, missing
 from tests.support.network import Network
 from tests.support.server import until
 from tests.support.workload import TOPIC, Workload
@@ -15,6 +16,9 @@ from tests.support.workload import TOPIC, Workload
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 APART_S = 6.0  # three sessions
+SILENCE_S = (
+    20.0  # the promise is 5 s where nothing else is at work, and clients take 4 s to lose patience
+)
 
 
 @pytest.fixture
@@ -28,6 +32,24 @@ def network() -> Iterator[Network]:
 def cluster(network: Network, tmp_path: Path) -> Iterator[ClusterOfServers]:
     """Metadata are in a file, which every host sees also when it is cut off."""
     with ClusterOfServers(tmp_path, 3, places=network.places) as started:
+        started.create_topic(TOPIC, partitions=3)
+        yield started
+
+
+@pytest.fixture
+def etcd(network: Network, tmp_path: Path) -> Iterator[Etcd]:
+    """A member on each host."""
+    if (reason := missing()) is not None:
+        pytest.skip(reason)
+    with Etcd(tmp_path / "etcd", 3, places=list(network.places.values())) as started:
+        yield started
+
+
+@pytest.fixture
+def on_etcd(etcd: Etcd, network: Network, tmp_path: Path) -> Iterator[ClusterOfServers]:
+    with ClusterOfServers(
+        tmp_path / "brokers", 3, places=network.places, store=etcd.url()
+    ) as started:
         started.create_topic(TOPIC, partitions=3)
         yield started
 
@@ -79,6 +101,49 @@ def test_two_brokers_that_do_not_hear_each_other_keep_every_promise(
         while_apart()
         network.heal()
         cluster.wait_healthy()
+        work.await_progress()
+        work.finish()
+        assert not work.load.errors
+
+
+def find(whom: str, cluster: ClusterOfServers, etcd: Etcd) -> int:
+    """The host on which it runs."""
+    if whom == "leader":
+        return cluster.leader_of(TOPIC, 0)
+    if whom == "controller":
+        return cluster.controller()
+    return etcd.members.index(etcd.leader()) + 1
+
+
+@pytest.mark.parametrize("whom", ["leader", "controller", "leader of etcd"])
+def test_the_majority_goes_on_when_a_host_is_cut_off(
+    on_etcd: ClusterOfServers, etcd: Etcd, network: Network, rng: Random, whom: str
+) -> None:
+    """A host with a broker and a member of etcd: those who still reach each other elect."""
+    with Workload(on_etcd, rng) as work:
+        victim = find(whom, on_etcd, etcd)
+        cut_ns = time.monotonic_ns()
+        network.isolate(victim)
+        work.await_progress()
+        assert work.silence_s(cut_ns) < SILENCE_S
+        while_apart()
+        network.heal()
+        on_etcd.wait_healthy()
+        work.await_progress()
+        work.finish()
+        assert not work.load.errors
+
+
+def test_hosts_that_do_not_hear_each_other_agree_by_the_third(
+    on_etcd: ClusterOfServers, network: Network, rng: Random
+) -> None:
+    """Each has a member of etcd; the third host hears both."""
+    with Workload(on_etcd, rng) as work:
+        one, other = rng.sample([1, 2, 3], 2)
+        network.cut(one, other)
+        while_apart()
+        network.heal()
+        on_etcd.wait_healthy()
         work.await_progress()
         work.finish()
         assert not work.load.errors

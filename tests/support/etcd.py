@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
+from tests.support.cluster import HERE, Place
 from tests.support.server import until
 
 _HOST: Final = "127.0.0.1"
@@ -48,12 +49,20 @@ class Tls(NamedTuple):
 class EtcdMember:
     """Its data and its ports outlive its process."""
 
-    def __init__(self, home: Path, name: str, ports: tuple[int, int, int], tls: Tls | None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        name: str,
+        ports: tuple[int, int, int],
+        tls: Tls | None,
+        place: Place = HERE,
+    ) -> None:
         self.home = home
         self.name = name
-        self.address = f"{_HOST}:{ports[0]}"
-        self.peer_url = f"http://{_HOST}:{ports[1]}"
-        self._status_url = f"http://{_HOST}:{ports[2]}"
+        self.address = f"{place.host}:{ports[0]}"
+        self.peer_url = f"http://{place.host}:{ports[1]}"
+        self._status_url = f"http://{place.host}:{ports[2]}"
+        self._run_in = place.run_in
         self._tls = tls
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -89,7 +98,12 @@ class EtcdMember:
             words["client-cert-auth"] = "true"
         with open(self.home / "log", "ab") as log:
             self._process = subprocess.Popen(
-                [str(program()), *(f"--{name}={value}" for name, value in words.items()), *flags],
+                [
+                    *self._run_in,
+                    str(program()),
+                    *(f"--{name}={value}" for name, value in words.items()),
+                    *flags,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -149,8 +163,15 @@ class Etcd:
     """Members n0, n1, …; used as a context it is healthy inside, and gone after."""
 
     def __init__(
-        self, home: Path, members: int = 1, *, tls: Tls | None = None, flags: Sequence[str] = ()
+        self,
+        home: Path,
+        members: int = 1,
+        *,
+        tls: Tls | None = None,
+        flags: Sequence[str] = (),
+        places: Sequence[Place] = (),
     ) -> None:
+        """`places`: the host of each member, when they are not all here."""
         self._flags = flags
         self._tls = tls
         ports = iter(_free_ports(3 * members))
@@ -159,7 +180,8 @@ class Etcd:
             place = home / f"n{number}"
             place.mkdir(parents=True, exist_ok=True)
             triple = next(ports), next(ports), next(ports)
-            self.members.append(EtcdMember(place, f"n{number}", triple, tls))
+            host = places[number] if places else HERE
+            self.members.append(EtcdMember(place, f"n{number}", triple, tls, host))
 
     def __enter__(self) -> Self:
         try:
