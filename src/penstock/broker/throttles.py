@@ -22,17 +22,18 @@ class Throttles:
         self._leader = Throttle()
         self._follower = Throttle()
 
-    def may_send(self, topic: Topic, index: int, broker_id: int) -> bool:
-        """Whether a leader may give that broker, which is not in sync, some of the partition now."""
+    def may_send(self, topic: Topic, index: int) -> bool:
+        """Whether this broker, which leads, may give a replica that is not in sync some of the partition now."""
         names = topic.config.leader_replication_throttled_replicas
-        if not _names(names, index, broker_id):
+        if not _names(names, index, self._view.broker_id):
             return True
         now_ms = self._clock.monotonic_ms()
         self._leader.set_rate(self._view.config.leader_replication_throttled_rate, now_ms)
         return self._leader.pause_ms(now_ms) == 0
 
-    def sent(self, topic: Topic, index: int, broker_id: int, size_bytes: int) -> None:
-        if _names(topic.config.leader_replication_throttled_replicas, index, broker_id):
+    def sent(self, topic: Topic, index: int, size_bytes: int) -> None:
+        names = topic.config.leader_replication_throttled_replicas
+        if _names(names, index, self._view.broker_id):
             self._leader.spent(size_bytes, self._clock.monotonic_ms())
 
     def fetch_pause_ms(self, topic: Topic, index: int) -> int:

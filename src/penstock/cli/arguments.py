@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final, NoReturn, TypeVar
 
 from penstock.cli.values import parse_assignment
+from penstock.model.ids import TopicPartition
 from penstock.model.units import INT_MAX, LONG_MAX
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
@@ -57,6 +58,14 @@ def non_negative(text: str) -> int:
 def offset(text: str) -> int:
     """A place in a log: 64 bits."""
     return _whole(text, 0, LONG_MAX)
+
+
+def partition(text: str) -> TopicPartition:
+    """`orders-3`."""
+    topic, dash, index = text.rpartition("-")
+    if not (topic and dash and index.isascii() and index.isdigit()):
+        raise argparse.ArgumentTypeError(f"expected a partition such as orders-3, not {text!r}")
+    return TopicPartition(topic, int(index))
 
 
 def _whole(text: str, least: int, most: int = INT_MAX) -> int:

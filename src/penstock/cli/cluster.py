@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from penstock.cli import values
+from penstock.cli import balance, health, values
 from penstock.cli.arguments import Subcommands
 from penstock.cli.output import Output
 from penstock.cli.session import with_pool
@@ -19,11 +19,31 @@ def configure(parser: ArgumentParser) -> None:
     commands = Subcommands(parser)
     for name, summary, run in (
         ("describe", "cluster id, controller and brokers with their load", _describe),
-        ("health", "partitions that are not well; exit code 1 if there are any", _health),
+        ("health", "what is not well, and the remedy; exit code 1 if anything is not", health.run),
         ("leaders", "how leadership is spread over the brokers", _leaders),
     ):
         shown = f"penstock cluster {name}"
         commands.add(name, summary, run, shown, f"{shown} --json")
+    balance.configure_balance(
+        commands.add(
+            "balance",
+            "put leaders where they are preferred, then even out replicas if asked to",
+            balance.run_balance,
+            "penstock cluster balance",
+            "penstock cluster balance --replicas --dry-run",
+            "penstock cluster balance --replicas --throttle 50MB/s     (after adding a broker)",
+        )
+    )
+    balance.configure_elect(
+        commands.add(
+            "elect",
+            "elect preferred leaders, or, for partitions without any, unclean ones",
+            balance.run_elect,
+            "penstock cluster elect",
+            "penstock cluster elect orders-3",
+            "penstock cluster elect --unclean orders-3 --yes",
+        )
+    )
 
 
 def _describe(arguments: Namespace) -> None:
@@ -69,46 +89,6 @@ def _cluster_facts(
             for broker in sorted(cluster.brokers, key=lambda broker: broker.node_id)
         ],
     }
-
-
-def _health(arguments: Namespace) -> int:
-    cluster = with_pool(arguments.bootstrap, admin.describe_cluster)
-    problems = list(_problems(cluster))
-    facts = {
-        "healthy": not problems,
-        "brokers": len(cluster.brokers),
-        "controller": cluster.controller_id if cluster.controller_id >= 0 else None,
-        "problems": problems,
-    }
-    output = Output(as_json=arguments.json)
-    if output.as_json:
-        output.document(facts)
-    else:
-        output.fields({**facts, "problems": len(problems)})
-        if problems:
-            output.line("")
-            columns = ["partition", "problem", "leader", "replicas", "isr"]
-            output.table(columns, [list(problem.values()) for problem in problems])
-    return 1 if problems else 0
-
-
-def _problems(cluster: MetadataResponse) -> Iterator[dict[str, Any]]:
-    for name, partition in _partitions(cluster):
-        if partition.leader_id < 0:
-            problem = "no leader"
-        elif partition.offline_replicas:
-            problem = "offline replica"
-        elif len(partition.isr_nodes) < len(partition.replica_nodes):
-            problem = "under-replicated"
-        else:
-            continue
-        yield {
-            "partition": str(TopicPartition(name, partition.partition_index)),
-            "problem": problem,
-            "leader": partition.leader_id if partition.leader_id >= 0 else None,
-            "replicas": partition.replica_nodes,
-            "isr": partition.isr_nodes,
-        }
 
 
 def _leaders(arguments: Namespace) -> None:

@@ -20,7 +20,9 @@ COMMANDS: Final = {
     "group": "list, describe, reset and delete consumer groups",
     "dlq": "list, show and send back dead letters",
     "txn": "list, describe and abort transactions",
-    "cluster": "describe the cluster and its health",
+    "cluster": "describe, check and balance the cluster",
+    "broker": "list brokers and their load, empty one that is to leave",
+    "reassign": "plan, execute, watch and cancel moves of partitions",
     "log": "decode segment and index files",
 }
 _TRACE_VARIABLE: Final = "PENSTOCK_TRACEBACK"

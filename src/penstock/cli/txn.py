@@ -12,6 +12,7 @@ from penstock.cli.arguments import (
     add_json,
     examples,
     offset,
+    partition,
     reader,
     sentence,
 )
@@ -22,7 +23,6 @@ from penstock.client.errors import ClientError
 from penstock.client.pool import Pool
 from penstock.client.transactions import Described, Listed, Open
 from penstock.model.errors import ErrorCode
-from penstock.model.ids import TopicPartition
 from penstock.transactions.state import AT_REST, PREPARED, Status
 
 _STATES: Final = [status.title for status in sorted(AT_REST | PREPARED | {Status.ONGOING})]
@@ -102,19 +102,10 @@ def _parse_state(text: str) -> str:
 
 def _configure_abort(command: ArgumentParser) -> None:
     command.add_argument("id", metavar="ID", nargs="?", help="its producer is shut out by this")
-    command.add_argument(
-        "--partition", type=reader(_parse_partition), metavar="TOPIC-N", help="where it hangs"
-    )
+    command.add_argument("--partition", type=partition, metavar="TOPIC-N", help="where it hangs")
     command.add_argument(
         "--start-offset", type=offset, metavar="OFFSET", help="of its first message there"
     )
-
-
-def _parse_partition(text: str) -> TopicPartition:
-    topic, dash, index = text.rpartition("-")
-    if not (topic and dash and index.isdecimal()):
-        raise ValueError(f"expected a partition such as orders-3, not {text!r}")
-    return TopicPartition(topic, int(index))
 
 
 # list --------------------------------------------------------------------------------------------

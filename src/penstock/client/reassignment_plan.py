@@ -24,13 +24,21 @@ class TooFewBrokers(Exception):
         self.brokers = brokers
 
 
-def plan_leaving(replicas: Assignment, nodes: Iterable[Node], leave: Iterable[int]) -> Plan:
-    """Every replica on the brokers to `leave` goes to the least loaded of the `nodes`; nothing else moves."""
+def plan_leaving(
+    replicas: Assignment, nodes: Iterable[Node], leave: Iterable[int], *, shrink: bool = False
+) -> Plan:
+    """Every replica on the brokers to `leave` goes to the least loaded of the `nodes`; nothing else moves.
+
+    `shrink`: where no broker is left for a replica, the partition has one less; the last one stays.
+    """
     left = frozenset(leave)
     layout = Layout(replicas, [node for node in nodes if node.id not in left])
     for at, members in layout.replicas.items():
         for old in [member for member in members if member in left]:
-            layout.replace(at, old, _best(layout, at, old))
+            if shrink and len(members) > 1 and not layout.candidates(at):
+                layout.drop(at, old)
+            else:
+                layout.replace(at, old, _best(layout, at, old))
     return layout.changes()
 
 

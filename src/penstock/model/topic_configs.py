@@ -68,7 +68,7 @@ class TopicConfig:
     )
     leader_replication_throttled_replicas: frozenset[str] = _topic.listing(
         "leader.replication.throttled.replicas", "", form=_REPLICA, form_doc=_REPLICA_DOC,
-        doc="Replicas (partition:broker, or *) to which the leader sends at a throttled rate.",
+        doc="Replicas (partition:broker, or *) that, while they lead, send at a throttled rate to who is not in sync.",
     )
     local_retention_bytes: int = _topic.long(
         "local.retention.bytes", -2, at_least=-2, synonyms=("log.local.retention.bytes",), unsupported=_NO_TIERS,

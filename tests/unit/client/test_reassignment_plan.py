@@ -192,6 +192,12 @@ def test_who_has_too_few_brokers_is_told_for_which_partition() -> None:
     assert (str(told.value.partition), told.value.wanted, told.value.brokers) == ("t-0", 3, 2)
 
 
+def test_where_nobody_can_take_a_replica_over_it_can_be_given_up() -> None:
+    replicas = one_topic([3, 1, 2], [3, 1], [3])
+    plan = plan_leaving(replicas, nodes(None, None, None), [3], shrink=True)
+    assert plan == one_topic([1, 2], [2, 1], [1])
+
+
 def test_what_is_on_a_broker_that_does_not_run_stays_there() -> None:
     replicas = one_topic([1, 9], [1, 9], [1, 9], [1, 9])
     after = applied(replicas, plan_balance(replicas, nodes(None, None)))

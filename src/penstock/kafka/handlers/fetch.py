@@ -186,14 +186,14 @@ class Fetch:
         throttles, topic = self._context.replicas.throttles, partition.topic
         if throttles is None or replica[0] in partition.isr:
             throttles = None
-        elif not throttles.may_send(topic, wanted.index, replica[0]):
+        elif not throttles.may_send(topic, wanted.index):
             self._held.add(wanted)
             limit, at_least_one = 0, False
         read = partition.read_as_replica(
             replica, wanted.offset, wanted.last_fetched_epoch, limit, at_least_one=at_least_one
         )
         if throttles is not None and isinstance(read, Read):
-            throttles.sent(topic, wanted.index, replica[0], read.size_bytes)
+            throttles.sent(topic, wanted.index, read.size_bytes)
         return read
 
     def _is_urgent(self, wanted: FetchPartition, read: Read) -> bool:
