@@ -1,10 +1,12 @@
 """Whole request frames, built beforehand: a load generator must cost less than the broker it loads."""
 
+from random import Random
 from struct import Struct
 from typing import Final
 
 from penstock.records.batch import renew_checksum
 from penstock.records.builder import build_batch
+from penstock.records.compression import Codec
 from penstock.records.record import Record
 from penstock.wire.header import RequestHeader, encode_request_header
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -33,17 +35,34 @@ def frame(message: Message, version: int, correlation_id: int = 1) -> bytes:
 
 
 def batch_of(
-    message_bytes: int, count: int, now_ms: int, *, producer_id: int = -1, base_sequence: int = -1
+    message_bytes: int,
+    count: int,
+    now_ms: int,
+    *,
+    producer_id: int = -1,
+    base_sequence: int = -1,
+    codec: Codec = Codec.NONE,
 ) -> bytes:
-    """A batch of `count` messages. With a producer id it is idempotent."""
+    """A batch of `count` messages. With a producer id it is idempotent. What is compressed halves: it is hex of chance."""
     value = bytes(33 + i * 7 % 90 for i in range(message_bytes))
-    records = [Record(i, now_ms, None, value, ()) for i in range(count)]
+    values = [value] * count if codec is Codec.NONE else _texts(count, message_bytes)
+    records = [Record(i, now_ms, None, each, ()) for i, each in enumerate(values)]
     epoch = 0 if producer_id >= 0 else -1
     return bytes(
         build_batch(
-            records, producer_id=producer_id, producer_epoch=epoch, base_sequence=base_sequence
+            records,
+            codec=codec,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=base_sequence,
         )
     )
+
+
+def _texts(count: int, size_bytes: int) -> list[bytes]:
+    """The same ones each time."""
+    chance = Random(1)
+    return [chance.randbytes(size_bytes // 2 + 1).hex().encode()[:size_bytes] for _ in range(count)]
 
 
 def messages_in(batch_bytes: int, message_bytes: int) -> int:

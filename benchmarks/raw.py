@@ -6,11 +6,13 @@ bottleneck and not the generator. Run by the benchmarks beside it, never on its 
 """
 
 import json
+import math
 import select
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
@@ -26,15 +28,24 @@ from benchmarks.frames import (
 )
 from benchmarks.rig import LOAD_CORES, CpuMeter, Used, on_cores, touch_memory
 from penstock.records.batch import iter_headers
+from penstock.records.compression import Codec
 from penstock.wire.header import decode_response_header
 from penstock.wire.messages.init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
+from penstock.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from penstock.wire.messages.produce import ProduceResponse
 
 _INT: Final = Struct(">i")
 _INIT_PRODUCER_ID_VERSION: Final = 4
+_LIST_OFFSETS_VERSION: Final = 5
+_LATEST: Final = -1
 _BLOCK_BYTES: Final = 128 << 10
 _REPLIES_BYTES: Final = 64 << 10
 _CHECKED_EVERY: Final = 64  # fetches
@@ -43,7 +54,10 @@ _LAG_MAX_BYTES: Final = 64 << 20  # producers wait for consumers that are furthe
 
 
 class Plan(NamedTuple):
-    """What to do to which broker; a connection for each partition and each of producing and consuming."""
+    """What to do to which broker; a connection for each partition and each of producing and consuming.
+
+    Who only consumes reads what is there, again and again.
+    """
 
     port: int
     broker_pid: int
@@ -60,6 +74,9 @@ class Plan(NamedTuple):
     seconds: float = 5.0
     max_bytes: int = 3_000_000_000
     fetch_bytes: int = 1 << 20
+    produce: bool = True
+    codec: str = "none"
+    other_pids: Sequence[int] = ()  # of the broker's followers
 
     @property
     def messages(self) -> int:
@@ -78,6 +95,7 @@ class Outcome(NamedTuple):
     fetched_requests: int
     fetched_messages: int
     fetched_bytes: int
+    others_cpu_s: float = 0.0
 
     @property
     def broker(self) -> Used:
@@ -104,13 +122,21 @@ class Producer:
     """One connection that keeps up to `window` requests in flight."""
 
     def __init__(
-        self, sock: socket.socket, block: Block, window: int, topic: str, flow: Flow
+        self,
+        sock: socket.socket,
+        block: Block,
+        window: int,
+        topic: str,
+        flow: Flow,
+        *,
+        is_answered: bool = True,
     ) -> None:
         self.socket = sock
         self.requests = 0  # acknowledged
         self.block = block
         self._flow = flow
         self._window = max(window, block.requests)
+        self._is_answered = is_answered
         self._in_flight = 0
         self._unsent = memoryview(b"")
         self._replies = bytearray(_REPLIES_BYTES)
@@ -120,7 +146,9 @@ class Producer:
         assert len(topic) < 127, "its length is one byte"
 
     def send(self) -> bool:
-        """Whether the socket takes no more."""
+        """Whether the socket takes no more. Without answers, the window is what one call sends."""
+        if not self._is_answered:
+            self._in_flight = 0
         try:
             while self._may_send():
                 if not self._unsent:
@@ -176,16 +204,24 @@ class Producer:
 
 
 class Consumer:
-    """One connection that fetches one partition from its start, as fast as it can."""
+    """One connection that fetches one partition from its start, as fast as it can; at `end_offset` it begins again."""
 
     def __init__(
-        self, sock: socket.socket, plan: Plan, partition: int, batch_bytes: int, flow: Flow
+        self,
+        sock: socket.socket,
+        plan: Plan,
+        partition: int,
+        batch_bytes: int,
+        flow: Flow,
+        end_offset: float = math.inf,
     ) -> None:
         self.socket = sock
         self.requests = 0
         self.messages = 0
         self.record_bytes = 0
         self._flow = flow
+        self._offset = 0
+        self._end_offset = end_offset
         self._batch_bytes = batch_bytes
         self._batch_messages = plan.messages
         self._request = FetchFrame(plan.topic, partition, plan.fetch_bytes)
@@ -196,7 +232,7 @@ class Consumer:
         self._left = 0  # of them, still to come
 
     def ask(self) -> None:
-        self.socket.sendall(self._request.at(self.messages))
+        self.socket.sendall(self._request.at(self._offset))
         self._filled = 0
 
     def receive(self) -> None:
@@ -217,8 +253,8 @@ class Consumer:
             return
         error = int.from_bytes(self._head[-38:-36], "big")
         self._size = self._left = _INT.unpack_from(self._head, len(self._head) - 4)[0]
-        if error or self._size % self._batch_bytes:
-            raise SystemExit(f"fetch at {self.messages}: code {error}, {self._size} bytes")
+        if error or 0 < self._size < self._batch_bytes:
+            raise SystemExit(f"fetch at {self._offset}: code {error}, {self._size} bytes")
 
     def _take(self, limit: int) -> None:
         """The kernel drops the bytes for us (MSG_TRUNC), but for those answers that are checked."""
@@ -231,16 +267,20 @@ class Consumer:
         return self.requests % _CHECKED_EVERY == 0
 
     def _finish(self) -> None:
-        expected = self.messages
+        expected = self._offset
         if self._is_checked:
             for _, header in iter_headers(self._records[: self._size]):
                 if header.base_offset != expected:
                     raise SystemExit(f"offset {header.base_offset} came; {expected} was next")
                 expected = header.next_offset
+        batches = self._size // self._batch_bytes  # Kafka may cut the last one short
         self.requests += 1
-        self.messages += self._size // self._batch_bytes * self._batch_messages
-        self.record_bytes += self._size
-        self._flow.fetched_bytes += self._size
+        self.messages += batches * self._batch_messages
+        self.record_bytes += batches * self._batch_bytes
+        self._flow.fetched_bytes += batches * self._batch_bytes
+        self._offset += batches * self._batch_messages
+        if self._offset >= self._end_offset:
+            self._offset = 0
         self.ask()
 
 
@@ -254,21 +294,32 @@ class Generator:
         self._consumers: dict[int, Consumer] = {}
         self._blocked: set[int] = set()
         self._epoll = select.epoll()
+        self._inquirer = connect(plan.port)
+        end_offsets = [math.inf] * plan.partitions
+        if not plan.produce:
+            end_offsets = list(map(float, self._end_offsets()))
         for partition in range(plan.partitions):
-            self._connect(partition)
+            self._connect(partition, end_offsets[partition])
 
-    def _connect(self, partition: int) -> None:
+    def _connect(self, partition: int, end_offset: float) -> None:
         plan = self._plan
         sock = connect(plan.port)
         batch = _first_batch(plan, sock)
-        request = produce_frame(plan.topic, partition, batch, plan.acks)
-        repeat = max(1, min(plan.window // 2, _BLOCK_BYTES // len(request)))
-        block = Block(request, batch, repeat, plan.messages)
-        producer = Producer(sock, block, plan.window, plan.topic, self._flow)
-        self._producers[sock.fileno()] = producer
+        if plan.produce:
+            request = produce_frame(plan.topic, partition, batch, plan.acks)
+            repeat = max(1, min(plan.window // 2, _BLOCK_BYTES // len(request)))
+            block = Block(request, batch, repeat, plan.messages)
+            self._producers[sock.fileno()] = Producer(
+                sock, block, plan.window, plan.topic, self._flow, is_answered=plan.acks != 0
+            )
         if plan.consume:
-            consumer = Consumer(connect(plan.port), plan, partition, len(batch), self._flow)
-            self._consumers[consumer.socket.fileno()] = consumer
+            mine = connect(plan.port)
+            self._consumers[mine.fileno()] = Consumer(
+                mine, plan, partition, len(batch), self._flow, end_offset
+            )
+
+    def _end_offsets(self) -> list[int]:
+        return end_offsets(self._inquirer, self._plan.topic, self._plan.partitions)
 
     def run(self) -> Outcome:
         clients: list[Producer | Consumer] = [*self._producers.values(), *self._consumers.values()]
@@ -278,16 +329,19 @@ class Generator:
         for consumer in self._consumers.values():
             consumer.ask()
         meter = CpuMeter(self._plan.broker_pid)
+        others = [CpuMeter(pid) for pid in self._plan.other_pids]
         self._drive_for(self._plan.warmup_s)
         meter.lap()
-        before = self._count(Used(0, 0))
+        for other in others:
+            other.lap()
+        before = self._count(Used(0, 0), ())
         self._drive_for(self._plan.seconds)
-        return self._count(meter.lap()) - before
+        return self._count(meter.lap(), [other.lap() for other in others]) - before
 
     def _drive_for(self, seconds: float) -> None:
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s and self._flow.sent_bytes < self._plan.max_bytes:
-            for fd, events in self._epoll.poll(0.1):
+            for fd, events in self._epoll.poll(self._patience_s()):
                 if events & select.EPOLLIN:
                     (self._producers.get(fd) or self._consumers[fd]).receive()
                 if events & select.EPOLLOUT:
@@ -298,27 +352,46 @@ class Generator:
                     self._blocked.add(fd)
                     self._epoll.modify(fd, select.EPOLLIN | select.EPOLLOUT)
 
-    def _count(self, broker: Used) -> Outcome:
-        producers, consumers = self._producers.values(), self._consumers.values()
+    def _patience_s(self) -> float:
+        """Who gets no answers has only its sockets to wait for."""
+        waits = self._plan.acks != 0 or len(self._blocked) == len(self._producers)
+        return 0.1 if waits else 0.0
+
+    def _stored_requests(self) -> int:
+        """Acknowledged ones; of those that get no answer, what has reached the log."""
+        if self._plan.acks != 0 or not self._plan.produce:
+            return sum(producer.requests for producer in self._producers.values())
+        return sum(self._end_offsets()) // self._plan.messages
+
+    def _count(self, broker: Used, others: Sequence[Used]) -> Outcome:
+        consumers = self._consumers.values()
+        requests = self._stored_requests()
+        batch_bytes = next((it.block.batch_bytes for it in self._producers.values()), 0)
         return Outcome(
             broker.wall_s,
             broker.cpu_s,
             time.process_time(),
-            sum(producer.requests for producer in producers),
-            sum(producer.requests * producer.block.messages for producer in producers),
-            sum(producer.requests * producer.block.batch_bytes for producer in producers),
+            requests,
+            requests * self._plan.messages,
+            requests * batch_bytes,
             sum(consumer.requests for consumer in consumers),
             sum(consumer.messages for consumer in consumers),
             sum(consumer.record_bytes for consumer in consumers),
+            sum(other.cpu_s for other in others),
         )
 
 
 def _first_batch(plan: Plan, sock: socket.socket) -> bytes:
+    codec = Codec[plan.codec.upper()]
     if not plan.idempotent:
-        return batch_of(plan.message_bytes, plan.messages, plan.now_ms)
-    producer_id = init_producer_id(sock)
+        return batch_of(plan.message_bytes, plan.messages, plan.now_ms, codec=codec)
     return batch_of(
-        plan.message_bytes, plan.messages, plan.now_ms, producer_id=producer_id, base_sequence=0
+        plan.message_bytes,
+        plan.messages,
+        plan.now_ms,
+        producer_id=init_producer_id(sock),
+        base_sequence=0,
+        codec=codec,
     )
 
 
@@ -356,9 +429,24 @@ def init_producer_id(sock: socket.socket) -> int:
     return response.producer_id
 
 
+def end_offsets(sock: socket.socket, topic: str, partitions: int) -> list[int]:
+    """Where each partition ends, for one who consumes."""
+    asked = [ListOffsetsPartition(partition_index=i, timestamp=_LATEST) for i in range(partitions)]
+    request = ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=asked)]
+    )
+    reply = exchange(sock, frame(request, _LIST_OFFSETS_VERSION))
+    answer = ListOffsetsResponse.decode(reply[4:], _LIST_OFFSETS_VERSION)
+    found = {it.partition_index: it for it in answer.topics[0].partitions}
+    if codes := {it.error_code for it in found.values()} - {0}:
+        raise SystemExit(f"no end offsets: codes {codes}")
+    return [found[i].offset for i in range(partitions)]
+
+
 def generate(plan: Plan) -> Outcome:
     """Run a plan in a process of its own, off the broker's core."""
-    touch_memory(min(plan.max_bytes * 4 // 3, _TOUCHED_MAX_BYTES))
+    if plan.produce:
+        touch_memory(min(plan.max_bytes * 4 // 3, _TOUCHED_MAX_BYTES))
     with on_cores(LOAD_CORES):
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.raw", json.dumps(plan)],
