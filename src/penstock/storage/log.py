@@ -269,13 +269,25 @@ class Log(GrowingLog):
             self._segments.close()
         self._segments, self._active = None, None
 
-    def close(self) -> None:
-        """Everything durable and every file closed. It can still be read, and opened again."""
+    def close_begin(self) -> FlushTicket | None:
+        """What to sync before it is closed; None: nothing. Then `ticket.sync()` in any thread, then `close_end(ticket)`."""
         if self._segments is None or self._active is None or self._unsynced is None:
-            return
+            return None
         self._unsynced.add_segment(self._active)
         self._active.seal()
         self._save_state(self._active.base_offset)
-        self.flush()
+        return self.flush_begin()
+
+    def close_end(self, ticket: FlushTicket) -> None:
+        """Everything is durable: close every file. It can still be read, and opened again."""
+        assert self._segments is not None
+        self.flush_end(ticket)
         self._segments.close()
         self._active = None
+
+    def close(self) -> None:
+        """All three steps at once, for those who may wait for the disk."""
+        ticket = self.close_begin()
+        if ticket is not None:
+            ticket.sync()
+            self.close_end(ticket)
