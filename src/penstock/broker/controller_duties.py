@@ -224,10 +224,12 @@ class Duties:
         def decide() -> Sequence[Decision[None]]:
             return begin_shutdown(self._image, broker_id, self._view.rules)
 
+        if broker_id not in self._handed_over:
+            _log.info("broker-leaving broker=%d", broker_id)
         while decide():  # once more: until the registration said so, leaders could take it back
             await self._committer.commit_fast(decide)
-        self._handed_over[broker_id] = self._image.revision
-        _log.info("broker-leaving broker=%d", broker_id)
+            self._handed_over.pop(broker_id, None)
+        self._handed_over.setdefault(broker_id, self._image.revision)
 
     def _may_leave(self, broker_id: int) -> bool:
         moved_at = self._handed_over.get(broker_id)
