@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 SILENCE_S = 15.0  # the promise is 5 s on a machine that is not busy with anything else
 PAUSE_S = 6.0  # three sessions
+BULK_BYTES = 20_000
 
 
 @pytest.fixture
@@ -104,6 +105,29 @@ def test_a_follower_that_is_killed_costs_no_error_and_catches_up_later(
             work.finish()
             assert not work.load.errors
             assert not work.reader.errors
+
+
+def test_a_follower_is_in_sync_only_when_it_could_lead(tmp_path: Path, rng: Random) -> None:
+    """It lags by much; in the moment in which it is told to be in sync all others die."""
+    with ClusterOfServers(tmp_path, 3) as cluster:
+        cluster.create_topic(TOPIC)
+        with Workload(cluster, rng, partitions=1, per_second=500, padding_bytes=BULK_BYTES) as work:
+            leader = cluster.leader_of(TOPIC)
+            follower = next(number for number in cluster.servers if number != leader)
+            others = [number for number in cluster.servers if number != follower]
+            cluster.kill(follower)
+            work.load.await_more(2000)
+            cluster.start(follower)
+            until(lambda: follower in cluster.partition(TOPIC).isr, "it is in sync")
+            for number in others:
+                cluster.kill(number)
+            assert cluster.leader_of(TOPIC) == follower
+            for number in others:
+                cluster.start(number)
+            cluster.wait_healthy()
+            work.await_progress()
+            work.finish()
+            assert not work.load.errors
 
 
 def test_a_rolling_restart_shows_no_client_an_error(cluster: ClusterOfServers, rng: Random) -> None:

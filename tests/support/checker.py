@@ -13,6 +13,7 @@ Partition = tuple[str, int]  # topic and index
 Log = Sequence[tuple[int, bytes]]  # offsets and values, as they are read in order
 
 _SHOWN: Final = 3
+_SHOWN_BYTES: Final = 40
 
 
 class Outcome(Enum):
@@ -84,6 +85,11 @@ class Anomaly(NamedTuple):
         return f"{self.kind.name.lower()} ({self.kind.value}): {place}{self.detail}"
 
 
+def _short(value: bytes) -> str:
+    """Enough of it to know it by."""
+    return repr(value if len(value) <= _SHOWN_BYTES else value[:_SHOWN_BYTES] + b"...")
+
+
 def assert_sound(history: History, *, idempotent: bool = True) -> None:
     """Fails with how many of each kind, and the first few of them."""
     found = list(check(history, idempotent=idempotent))
@@ -127,7 +133,7 @@ class _Facts:
         self.sends: dict[bytes, Send] = {}
         for send in history.sends:
             if self.sends.setdefault(send.value, send) is not send:
-                raise ValueError(f"{send.value!r} was sent twice: values identify messages")
+                raise ValueError(f"{_short(send.value)} was sent twice: values identify messages")
         self.there: dict[Partition, Counter[bytes]] = {
             partition: Counter(value for _, value in log) for partition, log in self.logs.items()
         }
@@ -153,13 +159,15 @@ def _kept(facts: _Facts) -> Iterator[Anomaly]:
     """Lost: acknowledged and gone. Vanished: some reader had it, and it is gone."""
     for send in facts.sends.values():
         if facts.fate(send) is Outcome.DONE and not facts.has(send):
-            yield Anomaly(Kind.LOST, send.partition, f"{send.value!r} was acked at {send.offset}")
+            yield Anomaly(
+                Kind.LOST, send.partition, f"{_short(send.value)} was acked at {send.offset}"
+            )
     for seen in facts.history.seen:
         if facts.there.get(seen.partition, _EMPTY)[seen.value] == 0:
             yield Anomaly(
                 Kind.VANISHED,
                 seen.partition,
-                f"{seen.reader} read {seen.value!r} at {seen.offset}",
+                f"{seen.reader} read {_short(seen.value)} at {seen.offset}",
             )
 
 
@@ -167,7 +175,7 @@ def _once(facts: _Facts) -> Iterator[Anomaly]:
     for partition, counts in facts.there.items():
         for value, number in counts.items():
             if number > 1:
-                yield Anomaly(Kind.DUPLICATE, partition, f"{value!r} is there {number} times")
+                yield Anomaly(Kind.DUPLICATE, partition, f"{_short(value)} is there {number} times")
 
 
 # Offsets are names that never change -------------------------------------------------------------
@@ -179,7 +187,7 @@ def _placed(facts: _Facts) -> Iterator[Anomaly]:
     for partition, offset, value, who in _tellings(facts.history):
         first, teller = known.setdefault((partition, offset), (value, who))
         if first != value:
-            detail = f"offset {offset} is {first!r} for {teller}, {value!r} for {who}"
+            detail = f"offset {offset} is {_short(first)} for {teller}, {_short(value)} for {who}"
             yield Anomaly(Kind.INCONSISTENT, partition, detail)
 
 
@@ -203,9 +211,9 @@ def _visible(facts: _Facts) -> Iterator[Anomaly]:
     for partition, value, who in _readings(facts.history):
         send = facts.sends.get(value)
         if send is None or send.partition != partition:
-            yield Anomaly(Kind.PHANTOM, partition, f"{value!r}, read by {who}")
+            yield Anomaly(Kind.PHANTOM, partition, f"{_short(value)}, read by {who}")
         elif facts.fate(send) is Outcome.FAILED:
-            yield Anomaly(Kind.ABORTED, partition, f"{value!r}, read by {who}")
+            yield Anomaly(Kind.ABORTED, partition, f"{_short(value)}, read by {who}")
 
 
 def _readings(history: History) -> Iterator[tuple[Partition, bytes, str]]:
@@ -221,7 +229,7 @@ def _whole(facts: _Facts) -> Iterator[Anomaly]:
         if send.transaction is None or send.outcome is not Outcome.DONE:
             continue
         if there.setdefault(send.transaction, facts.has(send)) != facts.has(send):
-            detail = f"of transaction {send.transaction}, {send.value!r} is not as its first"
+            detail = f"of transaction {send.transaction}, {_short(send.value)} is not as its first"
             yield Anomaly(Kind.TORN, send.partition, detail)
 
 
@@ -239,7 +247,7 @@ def _in_order(facts: _Facts) -> Iterator[Anomaly]:
             producer = facts.sends[value].producer
             before = last.get(producer)
             if before is not None and ranks[before] > ranks[value]:
-                detail = f"{value!r} at {offset} comes after {before!r}"
+                detail = f"{_short(value)} at {offset} comes after {_short(before)}"
                 yield Anomaly(Kind.REORDERED, partition, detail)
             last[producer] = value
 
@@ -253,7 +261,9 @@ def _in_real_time(facts: _Facts) -> Iterator[Anomaly]:
             if send is None:
                 continue
             if latest is not None and 0 < send.acked_ns < latest.sent_ns:
-                detail = f"{value!r} at {offset} was acked before {latest.value!r} was sent"
+                detail = (
+                    f"{_short(value)} at {offset} was acked before {_short(latest.value)} was sent"
+                )
                 yield Anomaly(Kind.BACKDATED, partition, detail)
             if latest is None or send.sent_ns > latest.sent_ns:
                 latest = send
@@ -295,5 +305,5 @@ def _delivered(facts: _Facts) -> Iterator[Anomaly]:
         for partition, log in facts.logs.items():
             for offset, value in log:
                 if value not in all_got:
-                    detail = f"{value!r} at {offset}, for group {group}"
+                    detail = f"{_short(value)} at {offset}, for group {group}"
                     yield Anomaly(Kind.UNREAD, partition, detail)

@@ -84,9 +84,11 @@ class Load(Worker):
         *,
         name: str = "load",
         per_second: int = 500,
+        padding_bytes: int = 0,
         **config: object,
     ) -> None:
         super().__init__(name)
+        self._padding = bytes(padding_bytes)
         self.errors: list[Any] = []  # what a caller of produce would have to deal with
         self._history = history
         self._partitions = partitions
@@ -120,7 +122,7 @@ class Load(Worker):
         self._producer.flush(PATIENCE_S)
 
     def _send(self, partition: Partition) -> None:
-        value = f"{self.name}:{self._sent}".encode()
+        value = f"{self.name}:{self._sent}".encode() + self._padding
         self._sent += 1
         send = Send(self.name, partition, value, time.monotonic_ns())
         self._history.sends.append(send)

@@ -29,6 +29,7 @@ class Workload:
         *,
         partitions: int = 3,
         per_second: int = 300,
+        padding_bytes: int = 0,
         group: bool = False,
         transactions: bool = False,
     ) -> None:
@@ -36,7 +37,13 @@ class Workload:
         self.history = History()
         self.partitions: list[Partition] = [(TOPIC, number) for number in range(partitions)]
         where = cluster.bootstrap
-        self.load = Load(self.history, where, self.partitions, per_second=per_second)
+        self.load = Load(
+            self.history,
+            where,
+            self.partitions,
+            per_second=per_second,
+            padding_bytes=padding_bytes,
+        )
         self.reader = Readers(self.history, where, self.partitions)
         self.members = [
             Member(self.history, where, [TOPIC], group=GROUP, name=f"m{number}")
