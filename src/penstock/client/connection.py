@@ -4,6 +4,9 @@ The versions are agreed when the connection opens; a request goes out in the hig
 """
 
 import asyncio
+import socket
+from contextlib import suppress
+from struct import pack
 from typing import Final, NamedTuple, Self, TypeVar, cast
 
 from penstock import __version__
@@ -19,6 +22,7 @@ R = TypeVar("R", bound=Message)
 DEFAULT_PORT: Final = 9092
 MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 _MAX_CORRELATION_ID: Final = 2**31 - 1
+_RESET: Final = pack("ii", 1, 0)  # lingers for no time: the kernel sends no more of it
 _FIRST_API_VERSIONS: Final = 3  # every broker answers it, if only with the range that it knows
 
 
@@ -90,6 +94,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Hangs up at once: whoever waits for an answer is told that none will come."""
+        self._recall()
         self._drop()
 
     async def closed(self) -> None:
@@ -157,8 +162,16 @@ class Connection(asyncio.Protocol):
                 ErrorCode.REQUEST_TIMED_OUT,
                 outcome_unknown=True,
             )
+            self._recall()
             self._drop(error)
             raise error from None
+
+    def _recall(self) -> None:
+        """What has not arrived yet never shall: whoever asks again must not be overtaken by an earlier self."""
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        if sock is not None:
+            with suppress(OSError):  # it is closed already
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
     def _write(self, request: Message, version: int) -> int:
         if self._transport is None or self._transport.is_closing():

@@ -15,7 +15,8 @@ from penstock.model.errors import ErrorCode
 from penstock.model.ids import TopicPartition
 
 DEFAULT_PER_BROKER: Final = 5
-_LOOK_EVERY_S: Final = 0.5
+_FIRST_PAUSE_S: Final = 0.05  # between two looks; it grows
+_LONGEST_PAUSE_S: Final = 1.0
 _RATE_OVER_S: Final = 10.0
 
 
@@ -141,10 +142,10 @@ class Mover:
         wanted = frozenset(self._left(places))
         if self._options.bytes_per_s is not None and wanted:
             await self._set_throttles(places)
-        while True:
-            if not await self._step(wanted):
-                break
-            await asyncio.sleep(_LOOK_EVERY_S)
+        pause_s = _FIRST_PAUSE_S
+        while await self._step(wanted):
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
         await self._remove_throttles()
         return Summary(
             len(wanted),

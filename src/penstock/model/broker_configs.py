@@ -323,6 +323,11 @@ class BrokerConfig:
         "follower.replication.throttled.rate", LONG_MAX, at_least=0, update=Update.PER_BROKER,
         doc="Bytes a second that this broker fetches for throttled replicas of its own that are not in sync.",
     )
+    replica_alter_log_dirs_io_max_bytes_per_second: int = _broker.long(
+        "replica.alter.log.dirs.io.max.bytes.per.second", LONG_MAX, at_least=1, update=Update.PER_BROKER,
+        doc="Bytes a second that go from one data directory to another; Kafka's tools reset it after a move.",
+        unsupported="a broker has one data directory",
+    )
     replica_socket_timeout_ms: int = _broker.integer(
         "replica.socket.timeout.ms", 30_000, "Silence of a leader after which its connection is given up.", at_least=1,
     )

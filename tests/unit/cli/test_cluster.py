@@ -1,4 +1,4 @@
-"""What `cluster` and `topic` say of a cluster that is not well; a single broker cannot show it."""
+"""What `cluster leaders` and `topic` say of a cluster that is not well; a single broker cannot show it."""
 
 import json
 from collections.abc import Iterator
@@ -97,21 +97,6 @@ def bootstrap() -> Iterator[str]:
     broker.on(DescribeConfigsRequest, lambda _: configs())
     with in_a_thread(broker) as address:
         yield address
-
-
-def test_health_names_the_partitions_that_suffer_and_fails(
-    bootstrap: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["cluster", "health", "--json", "--bootstrap", bootstrap]) == 1
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["healthy"] is False
-    assert [(row["partition"], row["problem"]) for row in facts["problems"]] == [
-        ("orders-1", "under-replicated"),
-        ("orders-2", "no leader"),
-        ("orders-3", "offline replica"),
-    ]
-    assert main(["cluster", "health", "--bootstrap", bootstrap]) == 1
-    assert "orders-2   no leader" in capsys.readouterr().out
 
 
 def test_a_topic_with_partitions_that_cannot_be_asked_can_still_be_described(
