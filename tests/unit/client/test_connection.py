@@ -3,6 +3,8 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import cast
 
 import pytest
 
@@ -10,7 +12,11 @@ from penstock.client.connection import Address, Connection, parse_address, parse
 from penstock.client.errors import ClientError
 from penstock.model.errors import ErrorCode
 from penstock.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
+from penstock.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 from penstock.wire.schema import Message
 from tests.support.fake_broker import HANG_UP, SILENCE, FakeBroker
 
@@ -121,6 +127,25 @@ def test_silence_ends_with_the_timeout_and_the_connection() -> None:
             await connection.request(MetadataRequest(), MetadataResponse, timeout_ms=1)
         assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
         await connection.close()
+
+    run(scenario)
+
+
+def test_what_was_given_up_does_not_arrive_later() -> None:
+    """Whoever asks again would be overtaken by an earlier self."""
+    large = MetadataRequest(topics=[MetadataRequestTopic(name="t" * 30_000)] * 1000)
+
+    async def scenario(broker: FakeBroker) -> None:
+        connection = await connect(broker)
+        (writer,) = broker._writers
+        peer = cast(asyncio.Transport, writer.transport)
+        peer.pause_reading()
+        with pytest.raises(ClientError, match="no answer"):
+            await connection.request(large, MetadataResponse, timeout_ms=200)
+        peer.resume_reading()
+        with suppress(ConnectionResetError):
+            await writer.wait_closed()
+        assert broker.count(MetadataRequest) == 0
 
     run(scenario)
 
