@@ -62,7 +62,7 @@ class Work:
             Random(rng.getrandbits(32)),
             name="other",
         )
-        self.copier = Copier(cluster.bootstrap, TOPIC)
+        self.copier = Copier(cluster.bootstrap, TOPIC, cluster.home / "copier.log")
 
     def await_progress(self) -> None:
         self.load.await_progress()
