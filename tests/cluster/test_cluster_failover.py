@@ -119,8 +119,7 @@ def test_a_follower_is_in_sync_only_when_it_could_lead(tmp_path: Path, rng: Rand
             work.load.await_more(2000)
             cluster.start(follower)
             until(lambda: follower in cluster.partition(TOPIC).isr, "it is in sync")
-            for number in others:
-                cluster.kill(number)
+            cluster.kill(*others)
             assert cluster.leader_of(TOPIC) == follower
             for number in others:
                 cluster.start(number)
