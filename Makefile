@@ -6,7 +6,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: check fix static unit test slow cluster chaos demo bench run environment kcat etcd nft clean help
+.PHONY: check fix static unit test slow cluster sim chaos demo bench run environment kcat etcd nft clean help
 
 check: fix static               ## format, lint, types, layers, unit tests
 	$(PYTEST) -n auto
@@ -37,6 +37,9 @@ cluster: $(INSTALLED) kcat etcd nft ## real processes: brokers and Kafka clients
 
 chaos: $(INSTALLED) nft         ## make chaos MINUTES=10: faults at random; SEED=… plays one run again
 	MINUTES=$(or $(MINUTES),5) SEED=$(or $(SEED),random) $(PYTEST) -s -m cluster tests/cluster/test_cluster_chaos.py
+
+sim: $(INSTALLED)               ## clusters in virtual time: make sim SEEDS=100, SEED=1 make sim for one again
+	@PYTHONPATH=.:src $(BIN)/python -m tests.simulation
 
 demo: $(INSTALLED)              ## a broker, a million messages there and back, the proof and the rates
 	@$(BIN)/python examples/demo.py

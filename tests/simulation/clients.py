@@ -15,6 +15,11 @@ from penstock.wire.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from penstock.wire.messages.delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from penstock.wire.messages.metadata import (
@@ -121,6 +126,21 @@ async def create_topic(client: Client, partitions: int, configs: dict[str, str])
             await asyncio.sleep(_PAUSE_S)
             continue
         if answer.topics[0].error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            return
+        await asyncio.sleep(_PAUSE_S)
+
+
+async def delete_topic(client: Client) -> None:
+    """By its name, until there is none."""
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=5000)
+    while True:
+        try:
+            connection = await client.connection(client.loop.world.rng.choice(client._brokers))
+            answer = await connection.request(request, DeleteTopicsResponse, timeout_ms=6000)
+        except BrokerError:
+            await asyncio.sleep(_PAUSE_S)
+            continue
+        if answer.responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return
         await asyncio.sleep(_PAUSE_S)
 

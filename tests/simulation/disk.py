@@ -42,23 +42,24 @@ class SimDisk(Disk):
         inode = os.fstat(fd).st_ino
         self._lowest[inode] = min(self._lowest.get(inode, position), position)
 
-    def lose_power(self, rng: Random) -> None:
+    def lose_power(self, rng: Random | None) -> None:
+        """What was not synced is lost as `rng` has it; without one, all of it."""
         for directory, folders, names in os.walk(self.root):
             folders.sort()
             for name in sorted(names):
                 self._lose(os.path.join(directory, name), rng)
         self._lowest.clear()
 
-    def _lose(self, path: str, rng: Random) -> None:
+    def _lose(self, path: str, rng: Random | None) -> None:
         with open(path, "rb") as file:
             now, inode = file.read(), os.fstat(file.fileno()).st_ino
         kept = self._durable.get(inode)
         if kept is None:
-            left = None if rng.random() < 0.5 else now[: _part(rng, len(now))]
+            left = None if rng is None or rng.random() < 0.5 else now[: _part(rng, len(now))]
         elif now.startswith(kept):
             left = now[: len(kept) + _part(rng, len(now) - len(kept))]
         else:  # it was cut, and written anew
-            left = now if rng.random() < 0.5 else bytes(kept)
+            left = now if rng is not None and rng.random() < 0.5 else bytes(kept)
         if left is None:
             os.unlink(path)
             return
@@ -67,9 +68,9 @@ class SimDisk(Disk):
             self._durable[os.fstat(file.fileno()).st_ino] = bytearray(left)
 
 
-def _part(rng: Random, size: int) -> int:
+def _part(rng: Random | None, size: int) -> int:
     """Nothing, all, or something between."""
-    return rng.choice((0, 0, size, rng.randint(0, size)))
+    return 0 if rng is None else rng.choice((0, 0, size, rng.randint(0, size)))
 
 
 def _read(fd: int, size: int, position: int) -> bytes:

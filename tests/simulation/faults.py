@@ -4,10 +4,9 @@ Crashes of processes may come as they like: what was written is still there. Pow
 time, and again only when all replicas are in sync: that is what the design promises to survive.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from penstock.metadata.values import CONTROLLER, decode
 from tests.simulation.clients import HOST as CLIENT
 from tests.simulation.machine import Machine
 from tests.simulation.simulation import Simulation
@@ -20,7 +19,8 @@ Heal = Callable[[], None]
 
 
 class Nemesis:
-    def __init__(self, sim: Simulation) -> None:
+    def __init__(self, sim: Simulation, only: Sequence[str] = ()) -> None:
+        """`only`: the names of those faults, as often as they are named."""
         self._sim = sim
         self._rng = sim.world.rng
         self._healing: dict[int, Heal] = {}
@@ -43,6 +43,8 @@ class Nemesis:
             self.restart,
             self.crash_all,
         ]
+        if only:
+            self.kinds = [getattr(self, name) for name in only]
 
     def unleash(self, seconds: float) -> None:
         """From now on, for so long; then all is healed."""
@@ -95,12 +97,6 @@ class Nemesis:
                 return machines[rng.choice(leaders)]
         return machines[rng.choice(list(machines))]
 
-    def _controller(self) -> Machine | None:
-        entry = self._sim.core.entries.get(CONTROLLER)
-        if entry is None:
-            return None
-        return self._sim.machines[decode(CONTROLLER, entry.value)["broker"]]
-
     # What hits -----------------------------------------------------------------------------------
 
     def crash(self, machine: Machine | None = None) -> tuple[float, Heal] | None:
@@ -112,7 +108,7 @@ class Nemesis:
         return self._rng.uniform(0.02, 0.4) if quickly else self._rng.uniform(0.5, 6), machine.boot
 
     def crash_controller(self) -> tuple[float, Heal] | None:
-        machine = self._controller()
+        machine = self._sim.controller
         return None if machine is None else self.crash(machine)
 
     def crash_all(self) -> tuple[float, Heal] | None:

@@ -1,12 +1,14 @@
 """Histories by the seed: a cluster, clients, faults for a while, and the judgement."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from tests.simulation.faults import Nemesis
 from tests.simulation.loop import Broken, Stuck
-from tests.simulation.simulation import Result, Shape, describe, simulation
+from tests.simulation.simulation import Result, Shape, Simulation, describe, simulation
 
 FAULTY_S: Final = 25.0
+_CALM_S: Final = 4.0  # after the faults, before anybody asks whether all is well
 SHAPES: Final = (
     Shape(),
     Shape(),
@@ -18,15 +20,26 @@ def shape_of(seed: int) -> Shape:
     return SHAPES[seed % len(SHAPES)]
 
 
-def run_history(seed: int, shape: Shape | None = None, faulty_s: float = FAULTY_S) -> Result:
+def run_history(
+    seed: int,
+    *,
+    shape: Shape | None = None,
+    faulty_s: float = FAULTY_S,
+    faults: Sequence[str] = (),
+) -> Result:
+    """Raises Broken or Stuck, with where everybody stood."""
     with simulation(seed, shape or shape_of(seed)) as sim:
         try:
-            sim.begin()
-            sim.begin_clients()
-            sim.world.run_for(0.5)
-            Nemesis(sim).unleash(faulty_s)
-            sim.world.run_for(faulty_s + 4)
-            sim.settle()
-            return sim.judge()
+            return _run(sim, faulty_s, faults)
         except (Broken, Stuck) as error:
             raise type(error)(f"{error}\n{describe(sim)}") from None
+
+
+def _run(sim: Simulation, faulty_s: float, faults: Sequence[str]) -> Result:
+    sim.begin()
+    sim.begin_clients()
+    sim.world.run_for(0.5)
+    Nemesis(sim, faults).unleash(faulty_s)
+    sim.world.run_for(faulty_s + _CALM_S)
+    sim.settle()
+    return sim.judge()

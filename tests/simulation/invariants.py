@@ -96,7 +96,10 @@ class Invariants:
             self.fail(f"I4: {where} went back from epoch {before.epoch} to {state.epoch}")
         committed = self.committed.setdefault(place, [])
         if not state.is_leader:
-            if state.high_watermark > _end(committed):
+            if before is not None and before.is_leader and place in self._min_isr:
+                # it may have moved the mark before it stepped down, all in one step
+                self._check_committed(machine, partition, self.mirrors.of(log), committed)
+            elif state.high_watermark > _end(committed):
                 self.fail(f"I6: {where} shows {state.high_watermark} of {_end(committed)}")
             return
         if before is not None and before.is_leader and before.epoch == state.epoch:
@@ -190,6 +193,8 @@ class Invariants:
                 it for it in self._machines.values() if log.path.startswith(f"{it.directory}/")
             )
             me = machine.broker_id, machine.runs
+            if machine.node is not None and not machine.node.cluster.epoch:
+                self.fail(f"B4: {machine.host} took records without a session")
             first = self._appended.setdefault((place, batch.epoch), me)
             if first != me:
                 self.fail(f"I1: {me} and {first} both took records in epoch {batch.epoch}")

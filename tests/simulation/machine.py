@@ -134,13 +134,14 @@ class Machine:
         self.world.note(f"{self.host} crashes")
         self._end(silently=False)
 
-    def lose_power(self) -> None:
+    def lose_power(self, *, entirely: bool = False) -> None:
+        """`entirely`: nothing is left of what was not synced; else the seed chooses."""
         self.is_wanted = False
         self.world.note(f"{self.host} loses power")
         self.network.dark.add(self.host)
         self._end(silently=True)
         self.on_power_loss()
-        self.disk.lose_power(self.world.rng)
+        self.disk.lose_power(None if entirely else self.world.rng)
         self.boots += 1
 
     def boot(self) -> None:

@@ -72,6 +72,7 @@ class Link:
         self.near_fd = socket.socket.fileno(self.near)
         self.near.link = self
         self.is_over = False
+        self.outlives_power = False  # what is on its way still arrives, and no reset comes
         self.held: list[tuple[bool, bytes | None]] = []  # by a cut, in order
         self._free_s = {True: 0.0, False: 0.0}  # when each direction has delivered all so far
 
@@ -133,6 +134,13 @@ class Link:
             self.carry(False, data or None)
             if not data:
                 return
+
+    def force(self) -> None:
+        """What a cut holds back towards the server arrives now, cut or not."""
+        held, self.held = self.held, []
+        for forth, data in held:
+            if forth and data is not None:
+                self._to_server(data)
 
     def healed(self) -> None:
         held, self.held = self.held, []
@@ -270,9 +278,9 @@ class Network:
         """Whoever still believes in a connection with the machine as it was learns better."""
         self.dark.discard(host)
         for link in list(self.links):
-            if host in (link.client_host, link.server_host) and (
-                link.client.is_killed or link.server.is_killed
-            ):
+            if link.outlives_power or host not in (link.client_host, link.server_host):
+                continue
+            if link.client.is_killed or link.server.is_killed:
                 link.held.clear()
                 link.carry(link.client.is_killed, None)
 

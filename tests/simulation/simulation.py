@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from penstock.metadata.values import CONTROLLER, decode
 from penstock.records.batch import iter_headers
 from penstock.records.record import decode_records
 from penstock.storage.log import Log
@@ -114,6 +115,28 @@ class Simulation:
         if error is not None:
             self.world.failures.append(str(error))
 
+    # Who is who ----------------------------------------------------------------------------------
+
+    def leader(self, partition: int = 0) -> Machine:
+        for place, state in self.invariants.states.items():
+            if place[1] == partition:
+                return self.machines[state.leader]
+        raise KeyError(partition)
+
+    @property
+    def controller(self) -> Machine | None:
+        entry = self.core.entries.get(CONTROLLER)
+        return None if entry is None else self.machines[decode(CONTROLLER, entry.value)["broker"]]
+
+    def bystander(self) -> Machine:
+        """One that neither leads the first partition nor is the controller."""
+        busy = (self.leader(), self.controller)
+        return next(it for it in self.machines.values() if it not in busy)
+
+    def stop_producing(self) -> None:
+        for client in self.producers:
+            client.is_stopping = True
+
     def _all_up(self) -> bool:
         return all(machine.is_up for machine in self.machines.values())
 
@@ -123,10 +146,8 @@ class Simulation:
 
     def settle(self) -> None:
         """Faults are over: nothing may be stuck."""
-        for client in self.producers:
-            client.is_stopping = True
+        self.stop_producing()
         self.world.run_until(self.is_healthy, 120, "the cluster recovers")
-        ends = self.invariants.ends()
         self.world.run_until(
             lambda: all(not task.get_name().startswith("p") for task in self.loop._tasks),
             60,

@@ -1,0 +1,99 @@
+"""Bugs of the kind that replication has had, to be planted: a simulation that never fails has proved nothing."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest import mock
+
+from penstock.broker.follower import Followers
+from penstock.broker.hosting import Hosting
+from penstock.broker.isr import IsrKeeper
+from penstock.broker.partition import Partition
+from penstock.kafka.handlers import fetch
+from penstock.replication.leader import Leadership
+from penstock.storage import markers
+from penstock.storage.recovery import Ending
+
+Bug = Callable[[], AbstractContextManager[Any]]
+
+
+@contextmanager
+def truncation_to_the_high_watermark() -> Iterator[None]:
+    """KIP-101: a new follower drops what it does not know to be committed."""
+    follow = Followers.follow
+    epochs: dict[Partition, int] = {}
+
+    def careless(followers: Followers, partition: Partition) -> None:
+        known = epochs.get(partition)
+        epochs[partition] = partition.leader_epoch
+        if (
+            known != partition.leader_epoch
+            and partition.failure is None
+            and partition.leader_id >= 0
+        ):
+            partition.cut(partition.high_watermark)
+        follow(followers, partition)
+
+    with mock.patch.object(Followers, "follow", careless):
+        yield
+
+
+def an_isr_change_that_counts_before_it_is_committed() -> AbstractContextManager[Any]:
+    def hasty(leadership: Leadership) -> tuple[int, ...]:
+        return leadership.isr.members if leadership.proposed is None else leadership.proposed
+
+    return mock.patch.object(Leadership, "maximal", property(hasty))
+
+
+@contextmanager
+def a_loss_of_power_that_nobody_is_told_of() -> Iterator[None]:
+    read = markers.read_last_run
+
+    def silent(*args: Any, **more: Any) -> markers.LastRun:
+        return read(*args, **more)._replace(untold=Ending.CLEAN)
+
+    with mock.patch.object(markers, "read_last_run", silent):
+        yield
+
+
+@contextmanager
+def fetches_of_a_session_that_is_over() -> Iterator[None]:
+    """KIP-903: neither the leader nor the controller knows of which run of a broker it hears."""
+
+    def believing(replica_id: int, request: Any, _context: Any) -> tuple[int, int]:
+        return replica_id, request.replica_state.replica_epoch
+
+    def unknown(keeper: Any, _partition: Partition, broker_id: int) -> int:
+        return keeper._cluster.epoch if broker_id == keeper._cluster.broker_id else -1
+
+    with (
+        mock.patch.object(fetch, "_check_replica", believing),
+        mock.patch.object(IsrKeeper, "_epoch_of", unknown),
+    ):
+        yield
+
+
+@contextmanager
+def a_leader_that_goes_on_without_a_session() -> Iterator[None]:
+    """B4."""
+    take_roles = Hosting._take_roles
+
+    def stubborn(hosting: Hosting) -> None:
+        cluster = hosting._cluster
+        if not hosting._may_lead or cluster.epoch:
+            take_roles(hosting)
+
+    with mock.patch.object(Hosting, "_take_roles", stubborn):
+        yield
+
+
+@contextmanager
+def a_high_watermark_that_moves_below_min_isr() -> Iterator[None]:
+    """KIP-966: what only the last replica has is told to be committed."""
+    high_watermark = Leadership.high_watermark
+
+    def lone(leadership: Leadership, present: int, own_end: int, **more: Any) -> int:
+        return high_watermark(leadership, present, own_end, **(more | {"min_isr": 0}))
+
+    with mock.patch.object(Leadership, "high_watermark", lone):
+        yield

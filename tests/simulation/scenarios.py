@@ -1,0 +1,165 @@
+"""Schedules that chance would hardly ever make: each leads to where one rule alone keeps records safe."""
+
+from tests.simulation.clients import Client, Producer, create_topic, delete_topic
+from tests.simulation.network import Link
+from tests.simulation.simulation import Result, Shape, Simulation
+from tests.simulation.store import HOST as STORE
+from tests.simulation.store import live_keys
+from tests.support.checker import History
+
+ONE: Shape = Shape(partitions=1)
+THREE: Shape = Shape(partitions=3)  # each broker leads one
+SYNCED: Shape = Shape(partitions=1, configs=(("flush.messages", "1"),))
+
+
+def a_fetch_arrives_after_its_sender_lost_power(sim: Simulation) -> Result:
+    """A follower's last fetch says that it has everything; by then it has lost everything and runs anew."""
+    _begin(sim, producers=1)
+    index = next(it for it in range(3) if sim.leader(it) is not sim.controller)
+    leader = sim.leader(index)
+    follower = next(it for it in sim.machines.values() if it not in (leader, sim.controller))
+    theirs, ours = leader.partitions[index], follower.partitions[index]
+    sim.world.run_until(
+        lambda: theirs.log.next_offset == ours.log.next_offset, 5, "the follower has everything"
+    )
+    heal = sim.network.cut([(follower.host, leader.host)])
+    sim.world.run_for(0.5)
+    sim.stop_producing()
+    links = _held(sim, follower.host, leader.host)
+    assert links, "a fetch is on its way"
+    for link in links:
+        link.outlives_power = True
+    follower.lose_power(entirely=True)
+    sim.world.run_for(3)  # its session ends; all others have is committed
+    follower.boot()
+    sim.world.run_until(lambda: follower.is_up, 20, "it runs again")
+    for link in links:
+        link.force()
+    sim.world.run_for(2)
+    heal()
+    return _end(sim)
+
+
+def a_leader_hears_only_that_its_session_is_over(sim: Simulation) -> Result:
+    """It can reach clients, and neither the store nor the other brokers."""
+    _begin(sim)
+    leader = sim.leader()
+    others = [it.host for it in sim.machines.values() if it is not leader]
+    heals = [
+        sim.network.cut([(leader.host, STORE)]),
+        sim.network.cut(
+            [(leader.host, it) for it in others] + [(it, leader.host) for it in others]
+        ),
+    ]
+    lease = live_keys(sim.core.entries)[leader.broker_id].lease
+    assert lease is not None
+    sim.core.revoke(lease)
+    assert leader.node is not None
+    cluster = leader.node.cluster
+    sim.world.run_until(lambda: not cluster.epoch, 5, "it hears of it")
+    heals.append(sim.network.cut([(STORE, leader.host)]))
+    sim.world.run_for(3)
+    for heal in heals:
+        heal()
+    return _end(sim)
+
+
+def power_is_lost_and_the_first_start_after_it_fails(sim: Simulation) -> Result:
+    _begin(sim)
+    follower = sim.bystander()
+    sim.stop_producing()
+    sim.world.run_for(2)
+    follower.lose_power(entirely=True)
+    sim.core.is_down = True
+    follower.boot()
+    sim.world.run_until(lambda: follower.runs >= 3, 20, "two starts have failed")
+    sim.core.is_down = False
+    return _end(sim)
+
+
+def followers_come_back_to_a_partition_where_nothing_is_written(sim: Simulation) -> Result:
+    _begin(sim)
+    leader = sim.leader()
+    sim.stop_producing()
+    others = [it for it in sim.machines.values() if it is not leader]
+    for machine in others:
+        machine.crash()
+    sim.world.run_for(5)
+    for machine in others:
+        machine.boot()
+    return _end(sim)
+
+
+def power_is_lost_everywhere(sim: Simulation) -> Result:
+    """With `flush.messages=1` nothing is acknowledged before it is on the disks."""
+    _begin(sim)
+    for machine in sim.machines.values():
+        machine.lose_power(entirely=True)
+    sim.world.run_for(1)
+    for machine in sim.machines.values():
+        machine.boot()
+        sim.world.run_for(0.4)
+    return _end(sim)
+
+
+def a_topic_is_deleted_and_made_again_while_a_broker_is_away(sim: Simulation) -> Result:
+    """I8: what comes back serves the new topic, and nothing of the old one."""
+    sim.begin()
+    away = sim.bystander()
+    old = {place[0] for place in sim.invariants.states}
+    writer = Producer(sim.loop, list(sim.machines), "old", 0, History())
+    writing = sim.loop.spawn(writer.run(), "old")
+    sim.world.run_for(1)
+    away.crash()
+    writer.is_stopping = True
+    sim.world.run_until(writing.done, 30, "the last of the old topic is acknowledged")
+    remade = sim.loop.spawn(_make_again(sim), "make-again")
+    sim.world.run_until(remade.done, 30, "the topic is made again")
+    away.boot()
+    sim.begin_clients()
+    sim.world.run_for(2)
+    result = _end(sim)
+    for machine in sim.machines.values():
+        assert machine.node is not None
+        assert not old & set(machine.node.replicas.topics_by_id), f"{machine.host} has the old one"
+    return result
+
+
+async def _make_again(sim: Simulation) -> None:
+    client = Client(sim.loop, [it.broker_id for it in sim.machines.values() if it.is_up], "admin")
+    await delete_topic(client)
+    await create_topic(client, sim.shape.partitions, dict(sim.shape.configs))
+
+
+def everybody_crashes_again_and_again(sim: Simulation) -> Result:
+    """Nobody is up for long, and leaders change while followers are behind (KIP-101, KIP-279)."""
+    _begin(sim)
+    rng = sim.world.rng
+    for _ in range(12):
+        first, second = rng.sample(list(sim.machines.values()), 2)
+        first.crash()
+        sim.world.run_for(rng.uniform(0.02, 0.3))
+        second.crash()
+        sim.world.run_for(rng.uniform(0.02, 0.3))
+        second.boot()
+        sim.world.run_for(rng.uniform(0.02, 0.5))
+        first.boot()
+        sim.world.run_for(rng.uniform(0.1, 1.2))
+    return _end(sim)
+
+
+def _begin(sim: Simulation, producers: int = 2) -> None:
+    sim.begin()
+    sim.begin_clients(producers)
+    sim.world.run_for(1)
+
+
+def _end(sim: Simulation) -> Result:
+    sim.settle()
+    return sim.judge()
+
+
+def _held(sim: Simulation, client: str, server: str) -> list[Link]:
+    """Connections on which something is held back."""
+    links = sim.network.links
+    return [it for it in links if it.held and (it.client_host, it.server_host) == (client, server)]

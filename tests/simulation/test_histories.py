@@ -1,0 +1,48 @@
+"""Whatever goes wrong, what was acknowledged is kept, once and in order. Many more seeds: `make sim SEEDS=1000`."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.simulation import scenarios
+from tests.simulation.histories import run_history
+from tests.simulation.simulation import Result, Shape, Simulation, simulation
+from tests.support.seed import chosen_seed
+
+_HISTORIES = 10
+
+
+def test_the_same_seed_gives_the_same_history() -> None:
+    seed = chosen_seed()
+    first, again = (run_history(seed, faulty_s=6) for _ in range(2))
+    assert first == again
+    assert first.acked, "something was written"
+    assert run_history(seed + 1, faulty_s=6).trace != first.trace
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(_HISTORIES))
+def test_nothing_that_was_acknowledged_is_lost_doubled_or_reordered(number: int) -> None:
+    result = run_history(chosen_seed() + number)
+    assert result.acked
+    assert result.read >= result.acked
+
+
+@pytest.mark.parametrize(
+    ("scenario", "shape"),
+    [
+        (scenarios.a_fetch_arrives_after_its_sender_lost_power, scenarios.THREE),
+        (scenarios.a_leader_hears_only_that_its_session_is_over, scenarios.ONE),
+        (scenarios.power_is_lost_and_the_first_start_after_it_fails, scenarios.ONE),
+        (scenarios.followers_come_back_to_a_partition_where_nothing_is_written, scenarios.ONE),
+        (scenarios.power_is_lost_everywhere, scenarios.SYNCED),
+        (scenarios.everybody_crashes_again_and_again, scenarios.ONE),
+        (scenarios.a_topic_is_deleted_and_made_again_while_a_broker_is_away, scenarios.ONE),
+    ],
+    ids=lambda it: getattr(it, "__name__", ""),
+)
+def test_a_directed_schedule_breaks_nothing(
+    scenario: Callable[[Simulation], Result], shape: Shape
+) -> None:
+    with simulation(chosen_seed(), shape) as sim:
+        assert scenario(sim).acked

@@ -1,0 +1,72 @@
+"""The simulation finds the bugs that it is there to find: by chance within a few seeds, or by a schedule made for one."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from tests.simulation import bugs, scenarios
+from tests.simulation.bugs import Bug
+from tests.simulation.histories import run_history
+from tests.simulation.loop import Broken
+from tests.simulation.simulation import Result, Shape, Simulation, simulation
+from tests.support.seed import EVERY_RUN
+
+_SEEDS = 12
+
+
+@pytest.mark.parametrize(
+    ("bug", "scenario", "shape", "found"),
+    [
+        (
+            bugs.fetches_of_a_session_that_is_over,
+            scenarios.a_fetch_arrives_after_its_sender_lost_power,
+            scenarios.THREE,
+            "I3: broker . is in sync",
+        ),
+        (
+            bugs.a_leader_that_goes_on_without_a_session,
+            scenarios.a_leader_hears_only_that_its_session_is_over,
+            scenarios.ONE,
+            "B4: b. took records without a session",
+        ),
+        (
+            bugs.a_loss_of_power_that_nobody_is_told_of,
+            scenarios.power_is_lost_and_the_first_start_after_it_fails,
+            scenarios.ONE,
+            "I3: broker . is in sync",
+        ),
+        (
+            bugs.truncation_to_the_high_watermark,
+            scenarios.everybody_crashes_again_and_again,
+            scenarios.ONE,
+            "I3: ",
+        ),
+    ],
+    ids=lambda it: getattr(it, "__name__", ""),
+)
+def test_a_schedule_made_for_it_finds_a_bug(
+    bug: Bug, scenario: Callable[[Simulation], Result], shape: Shape, found: str
+) -> None:
+    with bug(), simulation(EVERY_RUN, shape) as sim, pytest.raises(Broken, match=found):
+        scenario(sim)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("bug", "faults"),
+    [
+        (bugs.truncation_to_the_high_watermark, ("crash", "crash_all")),
+        (bugs.an_isr_change_that_counts_before_it_is_committed, ("part", "one_way", "isolate")),
+        (bugs.a_loss_of_power_that_nobody_is_told_of, ("lose_power", "cut_from_store")),
+        (bugs.a_high_watermark_that_moves_below_min_isr, ("crash", "isolate", "part")),
+    ],
+    ids=lambda it: getattr(it, "__name__", ""),
+)
+def test_chance_finds_a_bug_within_a_few_seeds(bug: Bug, faults: Sequence[str]) -> None:
+    with bug():
+        for number in range(_SEEDS):
+            try:
+                run_history(EVERY_RUN + number, shape=scenarios.ONE, faulty_s=15, faults=faults)
+            except Broken:
+                return
+    pytest.fail(f"not found in {_SEEDS} histories")
