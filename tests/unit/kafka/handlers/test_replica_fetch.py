@@ -55,6 +55,7 @@ def server(engine: Engine) -> Server:
     }
     server.services.cluster.image = SimpleNamespace(brokers=brokers, topics={}, topics_by_id={})
     server.services.cluster.endpoints = lambda _: []
+    server.services.cluster.look_again = lambda: None
     server.services.broker_id = ME
     return server
 
