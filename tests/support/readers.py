@@ -63,7 +63,7 @@ class Server:
             replicas=engine.replicas,
             sessions=self.sessions,
             clock=engine.clock,
-            cluster=SimpleNamespace(config=resolve_broker_config(texts)),
+            cluster=SimpleNamespace(config=resolve_broker_config(texts), look_again=lambda: None),
             authorizer=AllowAll(),
             spawn=self.tasks.spawn,
             metrics=engine.metrics,

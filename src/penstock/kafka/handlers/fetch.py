@@ -146,6 +146,8 @@ class Fetch:
             except BrokerError as error:
                 found.append((wanted, error))
                 lacking_bytes = 0  # the answer says it
+                if error.code is ErrorCode.UNKNOWN_LEADER_EPOCH:
+                    self._context.cluster.look_again()
                 continue
             found.append((wanted, read))
             if not isinstance(read, Read):

@@ -12,6 +12,7 @@ from penstock.wire.messages.alter_partition import (
     TopicData,
 )
 from penstock.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
+from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from penstock.wire.messages.unregister_broker import UnregisterBrokerRequest
 from penstock.wire.schema import Message
 from tests.support.context import BROKER_ID, BrokerContext
@@ -105,3 +106,24 @@ def test_rights_on_the_cluster_are_needed(
 ) -> None:
     broker.forbid(operation, ResourceType.CLUSTER)
     assert broker.ask(request_).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+def test_a_fetch_that_knows_a_newer_epoch_makes_the_broker_look_and_stops_nothing(
+    broker: BrokerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B6: a bogus request must never stop a partition."""
+    broker.create_topic("orders")
+    broker.append("orders")
+    looks: list[bool] = []
+    monkeypatch.setattr(broker.cluster, "look_again", lambda: looks.append(True))
+    topic_id = broker.cluster.image.topics["orders"].id
+
+    def fetch(epoch: int) -> int:
+        wanted = FetchPartition(partition=0, current_leader_epoch=epoch, fetch_offset=1)
+        topic = FetchTopic(topic_id=topic_id, partitions=[wanted])
+        answer = broker.ask(FetchRequest(topics=[topic], max_wait_ms=0, min_bytes=0))
+        return int(answer.responses[0].partitions[0].error_code)
+
+    assert fetch(5) == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert looks == [True]
+    assert fetch(0) == ErrorCode.NONE
