@@ -25,6 +25,7 @@ ROUNDS = 3
 DURATION_S = float(os.environ.get("CHAOS_S") or 60)
 
 Victim = Callable[[ClusterOfServers, Random], int]
+Trouble = Callable[[ClusterOfServers, int, float], None]
 VICTIMS: dict[str, Victim] = {
     "the coordinator of the transactions": lambda cluster, _: cluster.coordinator_of(
         TRANSACTIONAL_ID, TRANSACTION
@@ -93,7 +94,7 @@ def work(cluster: ClusterOfServers, rng: Random) -> Iterator[Work]:
         yield made
 
 
-def kill_and_start(cluster: ClusterOfServers, victim: int, pause_s: float = 0.0) -> None:
+def kill_and_start(cluster: ClusterOfServers, victim: int, pause_s: float) -> None:
     cluster.kill(victim)
     time.sleep(pause_s)
     cluster.start(victim)
@@ -112,16 +113,23 @@ def test_transactions_go_on_and_are_whole_when_a_broker_is_killed(
     work.finish()
 
 
+def pause_and_resume(cluster: ClusterOfServers, victim: int, pause_s: float) -> None:
+    """It sleeps, maybe for so long that others take its place, and does not know."""
+    cluster.pause(victim)
+    time.sleep(pause_s)
+    cluster.resume(victim)
+
+
 @pytest.mark.slow
-def test_transactions_are_whole_whoever_is_killed_and_whenever(
-    work: Work, cluster: ClusterOfServers, rng: Random
+@pytest.mark.parametrize("trouble", [kill_and_start, pause_and_resume])
+def test_transactions_are_whole_whoever_is_in_trouble_and_whenever(
+    work: Work, cluster: ClusterOfServers, rng: Random, trouble: Trouble
 ) -> None:
-    """SEED=… replays who is killed and when; CHAOS_S=… says how long."""
+    """SEED=… replays who it is and when; CHAOS_S=… says how long."""
     ends_s = time.monotonic() + DURATION_S
     while time.monotonic() < ends_s:
         time.sleep(rng.uniform(0.1, 3))
         cluster.wait_healthy()
-        victim = VICTIMS[rng.choice(sorted(VICTIMS))](cluster, rng)
-        kill_and_start(cluster, victim, rng.uniform(0, 3))
+        trouble(cluster, VICTIMS[rng.choice(sorted(VICTIMS))](cluster, rng), rng.uniform(0, 4))
     work.await_progress()
     work.finish()

@@ -20,7 +20,7 @@ from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
 from penstock.broker.shards import Lost, Shards
 from penstock.broker.txn_shard import Answer, TxnShard
-from penstock.broker.verification import Verification, Verifier
+from penstock.broker.verification import FirstSequences, Verification, Verifier
 from penstock.model.clock import Clock
 from penstock.model.errors import BrokerError, ErrorCode, UnknownRecord
 from penstock.model.ids import TopicPartition
@@ -78,6 +78,7 @@ class TransactionCoordinator:
     ) -> None:
         self.markers = MarkerWriter(replicas, groups, clock)
         self._sender = MarkerSender(self.markers, cluster, replicas.loop, spawn)
+        self.first_sequences = FirstSequences()
         self._verifier = Verifier(cluster.peers, spawn)
         self._replicas = replicas
         self._cluster = cluster

@@ -24,6 +24,7 @@ _LATER: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
+_RETRIED: Final = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.CONCURRENT_TRANSACTIONS})
 NOTHING_VERIFIED: Final[Mapping[Producer, Verification]] = {}
 
 
@@ -114,12 +115,25 @@ class Admission:
         if known.has_open(producer.id, producer.epoch):
             return
         self._context.services.replicas.refuse_when_unable()  # nor could it have been added
-        self._check(producer, partition)
-        adds = self._context.version >= ADDS_SINCE
-        if adds and header.base_sequence > 0 and producer.id not in known:
+        if producer.id in known:
+            self._check(producer, partition)
+        else:
+            self._admit_first(producer, partition, header.base_sequence)
+
+    def _admit_first(self, producer: Producer, partition: Partition, sequence: int) -> None:
+        """The log does not know the producer, and would take any sequence."""
+        first_sequences = self._context.transactions.first_sequences
+        try:
+            self._check(producer, partition)
+        except BrokerError as error:
+            if error.code in _RETRIED:
+                first_sequences.refuse(partition.name, producer, sequence)
+            raise
+        if sequence > 0 and self._context.version >= ADDS_SINCE:
             raise OutOfOrderSequence(
-                f"{partition}: the first batch of {producer} has sequence {header.base_sequence}"
+                f"{partition}: the first batch of {producer} has sequence {sequence}"
             )
+        first_sequences.check(partition.name, producer, sequence)
 
     def _check(self, producer: Producer, partition: Partition) -> None:
         verification, version = self._verifications.get(producer), self._context.version

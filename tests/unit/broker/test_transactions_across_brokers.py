@@ -474,6 +474,30 @@ def test_a_coordinator_that_cannot_be_reached_is_asked_again_by_the_client(
 
 
 @both_versions
+def test_what_follows_a_batch_that_was_told_to_try_again_does_not_enter_before_it(
+    brokers: Several, topic: str, version: int
+) -> None:
+    made = session(brokers, 1, version)
+    if version == OLD:
+        made.add(topic, 1)
+    with brokers.gate(2, AddPartitionsToTxnRequest, lost):
+        assert made.send(topic, 1, b"a") is E.NOT_ENOUGH_REPLICAS
+    assert made.send(topic, 1, b"b", skip=1) is E.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert made.send(topic, 1, b"a") is E.NONE
+    assert made.send(topic, 1, b"b") is E.NONE
+    assert made.end(committed=True) is E.NONE
+    until_complete(brokers, made)
+    assert values(brokers, topic, 1) == [b"a", b"b"]
+
+
+def test_a_producer_that_nobody_refused_may_begin_anywhere(brokers: Several, topic: str) -> None:
+    """Its earlier batches may have been deleted, and its state with them (KIP-360)."""
+    made = session(brokers, 1, OLD)
+    made.add(topic, 1)
+    assert made.send(topic, 1, b"b", skip=7) is E.NONE
+
+
+@both_versions
 def test_the_new_coordinator_is_asked_once_it_is_known(
     brokers: Several, topic: str, version: int
 ) -> None:
@@ -669,7 +693,7 @@ def test_a_broker_that_lost_its_session_coordinates_nothing(brokers: Several, to
             lambda: transactions.verify(made.id, made.producer, [TopicPartition(topic, 1)])
         )
     brokers.move_leader(STATE_TOPIC, index, 2)
-    assert made.send(topic, 1, b"x") is E.NONE
+    brokers.until(lambda: made.send(topic, 1, b"x") is E.NONE)
     brokers.move_leader(STATE_TOPIC, index, 1)
 
 
