@@ -35,12 +35,17 @@ class _Failure(NamedTuple):
 class _Line:
     """The one connection to a broker in one lane."""
 
-    __slots__ = ("connection", "failure", "turn")
+    __slots__ = ("connection", "failure", "session", "turn")
 
     def __init__(self) -> None:
         self.connection: Connection | None = None
+        self.session = 0  # of the broker, when the connection was opened
         self.failure: _Failure | None = None
         self.turn = asyncio.Lock()
+
+    def abort(self) -> None:
+        if self.connection is not None:
+            self.connection.abort()
 
 
 class Peers:
@@ -49,7 +54,6 @@ class Peers:
     def __init__(self, view: View, *, client_id: str) -> None:
         self._view = view
         self._client_id = client_id
-        self._sessions: dict[int, int] = {}
         self._lines: dict[tuple[int, str], _Line] = {}
         self._refused: list[Refused] = []
         view.on_change(self._notice)
@@ -101,17 +105,13 @@ class Peers:
 
     def _notice(self, delta: Delta) -> None:
         """Who still waits for an answer of a broker whose session has ended need not."""
-        for broker_id in delta.brokers:
-            broker = self._view.image.brokers.get(broker_id)
-            epoch = 0 if broker is None else broker.epoch
-            if self._sessions.get(broker_id, epoch) != epoch:
-                self._drop(broker_id)
-            self._sessions[broker_id] = epoch
+        for (broker_id, _), line in self._lines.items():
+            if broker_id in delta.brokers and line.session != self._session_of(broker_id):
+                line.abort()
 
-    def _drop(self, broker_id: int) -> None:
-        for (to, _), line in self._lines.items():
-            if to == broker_id and line.connection is not None:
-                line.connection.abort()
+    def _session_of(self, broker_id: int) -> int:
+        broker = self._view.image.brokers.get(broker_id)
+        return 0 if broker is None else broker.epoch
 
     async def _shared(self, broker_id: int, lane: str) -> Connection:
         line = self._lines.setdefault((broker_id, lane), _Line())
@@ -122,6 +122,7 @@ class Peers:
                 if known.address == address:
                     return known
                 await known.close()
+            line.session = self._session_of(broker_id)
             line.connection = await self._opened(line, broker_id, address)
             return line.connection
 

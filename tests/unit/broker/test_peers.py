@@ -115,7 +115,7 @@ def test_a_refused_connection_is_told_and_not_tried_again_at_once() -> None:
 
 def test_who_waits_for_a_broker_whose_session_ended_is_told_at_once() -> None:
     async def scenario(broker: FakeBroker, view: OneBroker, peers: Peers) -> None:
-        view.session(5)
+        view.image.brokers[2] = BrokerInfo(2, 5, {}, None, False, "d")
         asked = asyncio.Event()
 
         def silent(_: object) -> object:
