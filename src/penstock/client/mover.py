@@ -18,6 +18,7 @@ DEFAULT_PER_BROKER: Final = 5
 _FIRST_PAUSE_S: Final = 0.05  # between two looks; it grows
 _LONGEST_PAUSE_S: Final = 1.0
 _RATE_OVER_S: Final = 10.0
+_LOOKS_THAT_TELL: Final = 3
 
 
 class Progress(NamedTuple):
@@ -133,6 +134,9 @@ class Mover:
         self._tell = tell
         self._clock = asyncio.get_running_loop().time
         self._refused: Refusals = {}
+        self._missed: dict[
+            TopicPartition, int
+        ] = {}  # looks since a move that was under way was seen
         self._copies = _Copies()
 
     async def run(self) -> Summary:
@@ -166,16 +170,30 @@ class Mover:
         self._refused.update(
             {at: _gone(at) for at in self._plan if at not in places and at not in self._refused}
         )
+        self._notice_cancelled(places)
         left = self._left(places)
         running = frozenset(node.id for node in members.running)
         await self._copies.look(self._pool, left, places, running, self._clock())
         under_way = await self._under_way()
-        begun = next_moves(left, places, under_way, self._options.per_broker)
+        new = {at: target for at, target in left.items() if at not in self._missed}
+        begun = next_moves(new, places, under_way, self._options.per_broker)
         for at, error in (await reassignments.move(self._pool, begun)).items():
             if not error.is_retriable:
                 self._refused[at] = error
         self._tell(self._progress(wanted, left, places, running))
         return len([at for at in left if at not in self._refused])
+
+    def _notice_cancelled(self, places: Places) -> None:
+        """What somebody called off is not begun again. A single look may be of a broker that lags."""
+        for at, target in self._left(places).items():
+            if places[at].target == target:
+                self._missed[at] = 0
+            elif at in self._missed:
+                self._missed[at] += 1
+                if self._missed[at] == _LOOKS_THAT_TELL:
+                    self._refused[at] = ClientError(
+                        "somebody called the move off", ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+                    )
 
     async def _under_way(self) -> dict[TopicPartition, Place]:
         """Those of others too: they load the same brokers."""
