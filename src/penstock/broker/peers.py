@@ -44,8 +44,9 @@ class _Line:
         self.turn = asyncio.Lock()
 
     def abort(self) -> None:
-        if self.connection is not None:
-            self.connection.abort()
+        connection, self.connection = self.connection, None
+        if connection is not None and not connection.is_closed:
+            connection.abort()
 
 
 class Peers:

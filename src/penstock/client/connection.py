@@ -170,7 +170,7 @@ class Connection(asyncio.Protocol):
         """What has not arrived yet never shall: whoever asks again must not be overtaken by an earlier self."""
         sock = None if self._transport is None else self._transport.get_extra_info("socket")
         if sock is not None:
-            with suppress(OSError):  # it is closed already
+            with suppress(OSError, ValueError):  # it is closed already
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
     def _write(self, request: Message, version: int) -> int:

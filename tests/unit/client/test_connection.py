@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import cast
 
 import pytest
+import uvloop
 
 from penstock.client.connection import Address, Connection, parse_address, parse_bootstrap
 from penstock.client.errors import ClientError
@@ -210,3 +211,20 @@ def test_addresses_are_host_and_port(text: str, address: Address) -> None:
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected HOST:PORT"):
         parse_bootstrap(text)
+
+
+@pytest.mark.parametrize("new_loop", [None, uvloop.new_event_loop])
+def test_hanging_up_more_than_once_does_no_harm(
+    new_loop: Callable[[], asyncio.AbstractEventLoop] | None,
+) -> None:
+    async def main() -> None:
+        async with FakeBroker() as broker:
+            connection = await connect(broker)
+            connection.abort()
+            connection.abort()
+            await connection.closed()
+            connection.abort()
+            assert connection.is_closed
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main())
