@@ -38,7 +38,7 @@ from penstock.wire.schema import Message
 from tests.support.fake_broker import FakeBroker, in_a_thread
 
 SIZE_BYTES = 2048  # of every replica
-_LOOKS = 2  # after which a move has ended
+_LOOKS = 4  # after which a move has ended
 
 Replicas = Mapping[TopicPartition, Sequence[int]]
 

@@ -114,7 +114,22 @@ async def members(pool: Pool) -> Members:
 
 
 async def places(pool: Pool, topics: Iterable[str] = ()) -> Places:
-    """The partitions of these topics (none: of all) by topic and number."""
+    """The partitions of these topics (none: of all) by topic and number.
+
+    Moves are asked for before and after: one that begins or ends meanwhile is told from one that does not
+    exist, and what only leaves is not taken for a replica that stays.
+    """
+    before = await moves(pool)
+    found = await _described(pool, topics)
+    after = await moves(pool)
+    for listed in (before, after):
+        for at, move in listed.items():
+            if at in found and found[at].replicas == move.replicas:
+                found[at] = found[at]._replace(adding=move.adding, removing=move.removing)
+    return dict(sorted(found.items()))
+
+
+async def _described(pool: Pool, topics: Iterable[str]) -> Places:
     found: Places = {}
     cursor: partitions.Cursor | None = None
     asked = [partitions.TopicRequest(name=name) for name in sorted(set(topics))]
@@ -122,17 +137,13 @@ async def places(pool: Pool, topics: Iterable[str] = ()) -> Places:
         request = partitions.DescribeTopicPartitionsRequest(
             topics=asked, response_partition_limit=_PAGE, cursor=cursor
         )
-        page = await pool.ask(AnyBroker(), request, partitions.DescribeTopicPartitionsResponse)
+        page = await pool.ask(Controller(), request, partitions.DescribeTopicPartitionsResponse)
         for topic in page.topics:
             for row in topic.partitions:
                 found[TopicPartition(topic.name or "", row.partition_index)] = _place(row)
         cursor = page.next_cursor
         if cursor is None:
-            break
-    for at, move in (await moves(pool)).items():
-        if at in found:
-            found[at] = found[at]._replace(**move._asdict())
-    return dict(sorted(found.items()))
+            return found
 
 
 def _place(row: partitions.DescribeTopicPartitionsResponsePartition) -> Place:
