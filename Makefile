@@ -35,7 +35,7 @@ slow: $(INSTALLED)              ## long property runs and many simulation seeds
 cluster: $(INSTALLED) kcat etcd nft ## real processes: brokers and Kafka clients
 	$(PYTEST) -m cluster tests/cluster tests/conformance
 
-chaos: $(INSTALLED) nft         ## make chaos MINUTES=10: faults at random; SEED=… plays one run again
+chaos: $(INSTALLED) etcd nft    ## make chaos MINUTES=10: faults at random; SEED=… plays one run again
 	MINUTES=$(or $(MINUTES),5) SEED=$(or $(SEED),random) $(PYTEST) -s -m cluster tests/cluster/test_cluster_chaos.py
 
 sim: $(INSTALLED)               ## clusters in virtual time: make sim SEEDS=100, SEED=1 make sim for one again

@@ -5,6 +5,7 @@
 
 import os
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
@@ -13,11 +14,13 @@ import pytest
 from tests.support.chaos import Chaos
 from tests.support.checker import summary
 from tests.support.cluster import ClusterOfServers
+from tests.support.etcd import Etcd, missing
 from tests.support.network import Network
 from tests.support.workload import TOPIC, Workload
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(0)]
 
+SLOWER = {"broker.session.timeout.ms": 4000}  # etcd's elections take their time on a busy machine
 MINUTES = float(os.environ.get("MINUTES", "0.5"))
 
 
@@ -25,9 +28,14 @@ def tell(line: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)  # noqa: T201 - pytest shows it when the test fails
 
 
-def run_chaos(cluster: ClusterOfServers, rng: Random, network: Network | None = None) -> None:
+def run_chaos(
+    cluster: ClusterOfServers,
+    rng: Random,
+    network: Network | None = None,
+    etcd: Etcd | None = None,
+) -> None:
     cluster.create_topic(TOPIC, partitions=3)
-    chaos = Chaos(cluster, rng, tell, network)
+    chaos = Chaos(cluster, rng, tell, network, etcd)
     until_s = time.monotonic() + 60 * MINUTES
     with Workload(cluster, rng, group=True, transactions=True) as work:
         while time.monotonic() < until_s:
@@ -54,3 +62,20 @@ def test_random_faults_of_the_network_break_no_promise(tmp_path: Path, rng: Rand
         ClusterOfServers(tmp_path, 3, places=network.places) as cluster,
     ):
         run_chaos(cluster, rng, network)
+
+
+def test_random_faults_of_hosts_and_of_etcd_break_no_promise(tmp_path: Path, rng: Random) -> None:
+    """Each host has a broker and a member of etcd."""
+    if (reason := missing()) is not None:
+        pytest.skip(reason)
+    with ExitStack() as stack:
+        network = stack.enter_context(Network(3))
+        stack.enter_context(network.inside())
+        hosts = list(network.places.values())
+        etcd = stack.enter_context(Etcd(tmp_path / "etcd", 3, places=hosts))
+        cluster = stack.enter_context(
+            ClusterOfServers(
+                tmp_path / "brokers", 3, SLOWER, store=etcd.url(), places=network.places
+            )
+        )
+        run_chaos(cluster, rng, network, etcd)

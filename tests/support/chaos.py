@@ -6,6 +6,7 @@ from random import Random
 from typing import Final
 
 from tests.support.cluster import GROUP, TRANSACTION, ClusterOfServers
+from tests.support.etcd import Etcd, EtcdMember
 from tests.support.network import Network
 from tests.support.workload import GROUP as GROUP_ID
 from tests.support.workload import TOPIC, TRANSACTIONAL_ID
@@ -24,11 +25,13 @@ class Chaos:
         rng: Random,
         tell: Callable[[str], None],
         network: Network | None = None,
+        etcd: Etcd | None = None,
     ) -> None:
         self._cluster = cluster
         self._rng = rng
         self._tell = tell
         self._network = network
+        self._etcd = etcd
         self._faults: list[Fault] = [
             self.kill,
             self.kill_two,
@@ -39,6 +42,8 @@ class Chaos:
         ]
         if network is not None:
             self._faults += [self.isolate, self.cut_two, self.cut_one_way, self.lose]
+        if etcd is not None:
+            self._faults += [self.kill_of_etcd, self.pause_of_etcd, self.kill_with_etcd]
 
     def strike(self) -> None:
         """One fault, from its beginning to its end."""
@@ -59,9 +64,12 @@ class Chaos:
         victims = self._rng.sample(list(self._cluster.servers), 2)
         between_s, away_s = self._rng.choice([0.0, self._some_time_s()]), self._some_time_s()
         self._tell(f"kill {victims}, {between_s:.1f} s apart, start them after {away_s:.1f} s")
-        self._cluster.kill(victims[0])
-        time.sleep(between_s)
-        self._cluster.kill(victims[1])
+        if between_s:
+            self._cluster.kill(victims[0])
+            time.sleep(between_s)
+            self._cluster.kill(victims[1])
+        else:
+            self._cluster.kill(*victims)
         time.sleep(away_s)
         self._rng.shuffle(victims)
         for victim in victims:
@@ -122,6 +130,39 @@ class Chaos:
         cut(self._network)
         time.sleep(away_s)
         self._network.heal()
+
+    # etcd --------------------------------------------------------------------------------------
+
+    def kill_of_etcd(self) -> None:
+        etcd, member = self._member()
+        away_s = self._some_time_s()
+        self._tell(f"kill etcd {member.name} for {away_s:.1f} s")
+        member.kill()
+        time.sleep(away_s)
+        etcd.start(member)
+
+    def pause_of_etcd(self) -> None:
+        _, member = self._member()
+        away_s = self._some_time_s()
+        self._tell(f"pause etcd {member.name} for {away_s:.1f} s")
+        member.pause()
+        time.sleep(away_s)
+        member.resume()
+
+    def kill_with_etcd(self) -> None:
+        """A broker and the leader of etcd, at the same moment."""
+        assert self._etcd is not None
+        victim, member = self._victim(), self._etcd.leader()
+        self._tell(f"kill {victim}, and etcd {member.name}, which leads")
+        member.kill()
+        self._cluster.kill(victim)
+        time.sleep(self._some_time_s())
+        self._etcd.start(member)
+        self._cluster.start(victim)
+
+    def _member(self) -> tuple[Etcd, EtcdMember]:
+        assert self._etcd is not None
+        return self._etcd, self._rng.choice(self._etcd.members)
 
     # Choices -----------------------------------------------------------------------------------
 
