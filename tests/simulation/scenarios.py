@@ -64,6 +64,35 @@ def a_leader_hears_only_that_its_session_is_over(sim: Simulation) -> Result:
     return _end(sim)
 
 
+def the_last_one_in_sync_loses_power(sim: Simulation) -> Result:
+    """Nobody else has what it took since the others left; so it must not have called that committed."""
+    _begin(sim)
+    leader = sim.leader()
+    others = [it for it in sim.machines.values() if it is not leader]
+    for machine in others:
+        machine.crash()
+    sim.world.run_until(lambda: _isr(sim) == (leader.broker_id,), 20, "it is alone in sync")
+    sim.world.run_for(1)
+    leader.lose_power(entirely=True)
+    for machine in others:
+        machine.boot()
+    sim.world.run_for(4)
+    leader.boot()
+    return _end(sim)
+
+
+def a_leader_cannot_have_its_change_committed(sim: Simulation) -> Result:
+    """It would like to go on without a follower, and reaches neither that one nor the controller."""
+    _begin(sim)
+    index = next(it for it in range(3) if sim.leader(it) is not sim.controller)
+    leader = sim.leader(index)
+    pairs = [(leader.host, it.host) for it in sim.machines.values() if it is not leader]
+    heal = sim.network.cut(pairs + [(other, one) for one, other in pairs])
+    sim.world.run_for(8)
+    heal()
+    return _end(sim)
+
+
 def power_is_lost_and_the_first_start_after_it_fails(sim: Simulation) -> Result:
     _begin(sim)
     follower = sim.bystander()
@@ -157,6 +186,10 @@ def _begin(sim: Simulation, producers: int = 2) -> None:
 def _end(sim: Simulation) -> Result:
     sim.settle()
     return sim.judge()
+
+
+def _isr(sim: Simulation) -> tuple[int, ...]:
+    return next(iter(sim.invariants.states.values())).isr
 
 
 def _held(sim: Simulation, client: str, server: str) -> list[Link]:

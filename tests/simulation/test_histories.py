@@ -33,6 +33,8 @@ def test_nothing_that_was_acknowledged_is_lost_doubled_or_reordered(number: int)
     [
         (scenarios.a_fetch_arrives_after_its_sender_lost_power, scenarios.THREE),
         (scenarios.a_leader_hears_only_that_its_session_is_over, scenarios.ONE),
+        (scenarios.the_last_one_in_sync_loses_power, scenarios.ONE),
+        (scenarios.a_leader_cannot_have_its_change_committed, scenarios.THREE),
         (scenarios.power_is_lost_and_the_first_start_after_it_fails, scenarios.ONE),
         (scenarios.followers_come_back_to_a_partition_where_nothing_is_written, scenarios.ONE),
         (scenarios.power_is_lost_everywhere, scenarios.SYNCED),
