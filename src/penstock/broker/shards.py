@@ -248,8 +248,8 @@ class Shards(Generic[ReplayT, ShardT]):
 
     def _load_if_empty(self, index: int) -> bool:
         """There is nothing to wait for where nothing was ever written."""
-        partition = self._partition(index)
         try:
+            partition = self._partition(index)
             if partition.log.next_offset > partition.log.start_offset:
                 return False
         except BrokerError as error:
@@ -262,14 +262,14 @@ class Shards(Generic[ReplayT, ShardT]):
         return True
 
     async def _load(self, index: int, epoch: int) -> None:
-        partition = self._partition(index)
         started_ms = self._clock.monotonic_ms()
         replay = self._new_replay()
         try:
+            partition = self._partition(index)
             count = await shard_log.read_all(partition, self._replicas, replay)
         except (UnknownRecord, BrokerError, StorageFault) as error:
             if self._epochs.get(index) == epoch:
-                self._stop(index, f"{partition} cannot be read: {error}")
+                self._stop(index, f"{self._topic}-{index} cannot be read: {error}")
             return
         if self._epochs.get(index) != epoch or self._closed:
             return  # led elsewhere, or anew, meanwhile

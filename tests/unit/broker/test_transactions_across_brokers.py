@@ -14,6 +14,7 @@ from penstock.broker.partition import Partition
 from penstock.broker.shards import partition_for
 from penstock.broker.transactions import STATE_TOPIC
 from penstock.client.errors import ClientError
+from penstock.kafka.handlers import add_partitions_to_txn, write_txn_markers
 from penstock.model.errors import ErrorCode
 from penstock.model.ids import TopicPartition
 from penstock.records.batch import split_batches
@@ -59,7 +60,7 @@ def topic(brokers: Several) -> str:
 def session(brokers: Several, at: int, version: int) -> Session:
     """Of a new transactional id, whose coordinator is that broker."""
     made = Session(brokers, brokers.name_at(at, f"tx{next(_numbers)}"), version)  # type: ignore[arg-type] # as good as one broker
-    assert made.initialize() is E.NONE
+    brokers.until(lambda: made.initialize() is E.NONE)  # it may be reading its log back
     return made
 
 
@@ -446,6 +447,53 @@ def test_questions_for_one_coordinator_go_together(brokers: Several, topic: str)
         assert {brokers.run(_result(it)) for it in (first, *others)} == {E.NONE}
     batches = [it.transactions for it in sent if isinstance(it, AddPartitionsToTxnRequest)]
     assert [len(it) for it in batches] == [1, 3]
+
+
+def test_a_question_that_takes_long_does_not_hold_up_the_others(
+    brokers: Several, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, quick = session(brokers, 1, NEW), session(brokers, 1, NEW)
+    transactions = brokers.services(1).transactions
+    add = transactions.add
+
+    def stuck(transactional_id: str, *rest: Any) -> Any:
+        if transactional_id == slow.id:
+            return asyncio.get_running_loop().create_future()
+        return add(transactional_id, *rest)
+
+    monkeypatch.setattr(transactions, "add", stuck)
+    monkeypatch.setattr(add_partitions_to_txn, "_PATIENCE_S", 0.01)
+    task = produced(brokers, slow, topic, 1)
+    brokers.until(lambda: quick.send(topic, 1, b"x") is E.NONE)
+    assert brokers.run(_result(task)) is E.NOT_ENOUGH_REPLICAS
+
+
+def test_a_marker_that_is_not_committed_in_time_does_not_hold_up_the_others(
+    brokers: Several, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = session(brokers, 1, NEW)
+    send(made, topic, 1, 2)
+    stuck = brokers.partition(topic, 1)
+    monkeypatch.setattr(write_txn_markers, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(type(stuck), "committed", _never_for(stuck))
+    with brokers.gate(1, WriteTxnMarkersRequest, passing) as sent:
+        assert made.end(committed=True) is E.NONE
+        brokers.until(lambda: len(sent) >= 3)
+        assert state(brokers, made) == "PrepareCommit"
+    monkeypatch.undo()
+    until_complete(brokers, made)
+    assert len(markers(stuck)) == 1, "one of version 2 is not written again"
+
+
+def _never_for(stuck: Partition) -> Callable[[Partition, int], asyncio.Future[None] | None]:
+    committed = Partition.committed
+
+    def patched(self: Partition, next_offset: int) -> asyncio.Future[None] | None:
+        if self is stuck:
+            return asyncio.get_running_loop().create_future()
+        return committed(self, next_offset)
+
+    return patched
 
 
 @pytest.mark.parametrize(

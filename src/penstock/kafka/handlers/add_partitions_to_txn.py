@@ -26,6 +26,7 @@ from penstock.wire.messages.add_partitions_to_txn import (
 _BATCHED_SINCE: Final = 4
 _ABORTABLE_SINCE: Final = 5
 _FENCED_SINCE: Final = 2
+_PATIENCE_S: Final = 2.0
 Codes = Mapping[TopicPartition, ErrorCode]
 
 
@@ -34,7 +35,7 @@ async def handle(
 ) -> AddPartitionsToTxnResponse:
     if context.version >= _BATCHED_SINCE:
         context.authorize(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
-        answers = await asyncio.gather(*(_answer(asked, context) for asked in request.transactions))
+        answers = await asyncio.gather(*(_soon(asked, context) for asked in request.transactions))
         return AddPartitionsToTxnResponse(
             results_by_transaction=[
                 AddPartitionsToTxnResult(
@@ -82,6 +83,15 @@ def _forbidden(asked: AddPartitionsToTxnTransaction, context: Context) -> Codes 
         return None
     others = dict.fromkeys(_partitions(asked.topics), ErrorCode.OPERATION_NOT_ATTEMPTED)
     return others | wrong
+
+
+async def _soon(asked: AddPartitionsToTxnTransaction, context: Context) -> Codes:
+    """One that takes long does not keep the others from their answers; it is asked about again."""
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            return await _answer(asked, context)
+    except TimeoutError:
+        return dict.fromkeys(_partitions(asked.topics), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
 
 async def _answer(asked: AddPartitionsToTxnTransaction, context: Context) -> Codes:

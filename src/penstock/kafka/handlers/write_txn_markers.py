@@ -21,7 +21,7 @@ from penstock.wire.messages.write_txn_markers import (
 )
 
 _PER_TURN: Final = 100  # markers written before others have their turn
-_PATIENCE_S: Final = 10.0  # for markers to be committed; their coordinator asks again
+_PATIENCE_S: Final = 3.0  # for markers to be committed; their coordinator asks again
 Written = asyncio.Future[None] | ErrorCode
 
 
