@@ -11,7 +11,7 @@ FAULTY_S: Final = 25.0
 _CALM_S: Final = 4.0  # after the faults, before anybody asks whether all is well
 SHAPES: Final = (
     Shape(),
-    Shape(),
+    Shape(brokers=4, partitions=3),
     Shape(partitions=1, configs=(("segment.bytes", "4096"), ("flush.messages", "1"))),
 )
 

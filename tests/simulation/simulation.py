@@ -210,18 +210,31 @@ def _contents(log: Log) -> list[tuple[int, bytes]]:
     return found
 
 
+class _Complaints(logging.Handler):
+    """An error with a trace in a broker's log is a bug of the broker, whatever came of it."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.ERROR)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self._world.failures.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
+
+
 @contextmanager
 def simulation(seed: int, shape: Shape | None = None) -> Iterator[Simulation]:
-    level = logging.root.manager.disable
     with tempfile.TemporaryDirectory(dir=_FAST) as directory:
         made = Simulation(seed, directory, shape or Shape())
         by_path = {machine.directory: machine for machine in made.machines.values()}
+        complaints, log = _Complaints(made.world), logging.getLogger("penstock")
+        log.addHandler(complaints)
         with simulated(made.world, by_path), made.invariants.mirrors.watching():
             try:
                 yield made
             finally:
+                log.removeHandler(complaints)
                 made.finish()
-                logging.disable(level)
 
 
 def describe(sim: Simulation) -> str:

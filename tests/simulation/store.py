@@ -7,6 +7,7 @@ yet happen long after its sender was told that nobody knows.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 from penstock.metadata.store import (
@@ -64,7 +65,6 @@ class StoreCore:
         return Snapshot(self.revision, entries)
 
     def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Committed | Conflict:
-        refuse_doubles(writes)
         failed = tuple(it.key for it in compares if not self._holds(it))
         if failed:
             return Conflict(self.revision, failed)
@@ -84,7 +84,7 @@ class StoreCore:
         return compare.mod_revision in (None, mod) and compare.create_revision in (None, created)
 
     def _write(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Revision:
-        self.revision = revision = Revision(self.revision + 1)
+        revision = Revision(self.revision + 1)
         made: list[Change] = []
         for write in writes:
             if isinstance(write, Put):
@@ -95,6 +95,9 @@ class StoreCore:
                 made.append(Change(write.key, revision, entry))
             else:
                 made += self._deleted(write, revision)
+        if not made:
+            return self.revision
+        self.revision = revision
         for change in made:
             if len(self.changes) == _KEPT:
                 self.forgotten = self.changes[0].revision
@@ -166,7 +169,7 @@ class StoreView:
         self._network = network
         self._loop = loop
         self._host = network.host_of[loop]
-        self._watching: asyncio.Queue[Changes] | None = None
+        self._watches: list[Watch] = []
         self._free_s = 0.0
         core.views.append(self)
 
@@ -183,6 +186,7 @@ class StoreView:
     async def commit(
         self, compares: Sequence[Compare], writes: Sequence[Write]
     ) -> Committed | Conflict:
+        refuse_doubles(writes)
         return await self._asked(lambda: self._core.commit(compares, writes), Ambiguous)
 
     async def grant(self, ttl_ms: int) -> LeaseId:
@@ -195,7 +199,7 @@ class StoreView:
         await self._asked(lambda: self._core.revoke(lease), StoreError)
 
     async def close(self) -> None:
-        self._watching = None
+        self._watches.clear()
 
     # There and back ----------------------------------------------------------------------------
 
@@ -236,55 +240,75 @@ class StoreView:
     # Watching ----------------------------------------------------------------------------------
 
     async def watch(self, prefix: str, after: Revision) -> AsyncIterator[Changes | Reload]:
-        assert not prefix, "brokers watch everything"
-        arriving: asyncio.Queue[Changes] = asyncio.Queue()
+        watch = Watch(prefix)
 
         def begin() -> Changes | Reload:
-            self._watching = arriving
+            self._watches.append(watch)
             return self._core.since(after)
 
-        first = await self._asked(begin, StoreError)
-        yield first
-        known = after if isinstance(first, Reload) else first.revision
-        while not isinstance(first, Reload):
-            try:
-                async with asyncio.timeout(0.5):
-                    changes = await arriving.get()
-            except TimeoutError:
-                await self._check_alive()
-            else:
-                if changes.revision > known:
-                    known = changes.revision
-                    yield changes
-            if self._watching is not arriving:
-                raise StoreError("the watch missed something")
+        try:
+            found: Changes | Reload | None = await self._asked(begin, StoreError)
+            known = after
+            while True:
+                if isinstance(found, Reload):
+                    yield found
+                    return
+                if found is not None and found.revision > known:
+                    known = found.revision
+                    yield watch.of_prefix(found)
+                if watch.has_gap:
+                    raise StoreError("the watch missed something")
+                found = await self._next(watch)
+        finally:
+            if watch in self._watches:
+                self._watches.remove(watch)
 
-    async def _check_alive(self) -> None:
+    async def _next(self, watch: "Watch") -> Changes | None:
+        """What arrives within a while. Silence is looked into: the store may not be there any more."""
+        try:
+            async with asyncio.timeout(0.5):
+                return await watch.arriving.get()
+        except TimeoutError:
+            pass
         try:
             await self._asked(lambda: None, StoreError)
         except StoreError:
             await asyncio.sleep(_SILENCE_S - _TIMEOUT_S)
-            self._watching = None
             raise StoreError("the watch fell silent") from None
+        return None
 
     def publish(self, changes: Changes) -> None:
         """On its way to the process, in order."""
-        if self._loop.is_killed or self._watching is None:
+        if self._loop.is_killed or not self._watches:
             return
-        arriving = self._watching
         arrives_s = max(self._free_s, self._world.now_s + self._network.delay_s())
         self._free_s = arrives_s
-        self._world.call_later(
-            arrives_s - self._world.now_s, lambda: self._deliver(arriving, changes)
-        )
+        for watch in self._watches:
+            self._world.call_later(
+                arrives_s - self._world.now_s, partial(self._deliver, watch, changes)
+            )
 
-    def _deliver(self, arriving: asyncio.Queue[Changes], changes: Changes) -> None:
-        if self._watching is not arriving or self._loop.is_killed:
-            return
+    def _deliver(self, watch: "Watch", changes: Changes) -> None:
         if self._is_cut(HOST, self._host):
-            self._watching = None  # what is lost is asked for again
-        else:
-            self._loop.call_soon(arriving.put_nowait, changes)
+            watch.has_gap = True  # what is lost is asked for again
+        elif not (self._loop.is_killed or watch.has_gap):
+            self._loop.call_soon(watch.arriving.put_nowait, changes)
+
+
+class Watch:
+    """One look at the store that lasts."""
+
+    def __init__(self, prefix: str) -> None:
+        self.arriving: asyncio.Queue[Changes] = asyncio.Queue()
+        self.has_gap = False
+        self._prefix = prefix
+
+    def of_prefix(self, found: Changes) -> Changes:
+        if not self._prefix:
+            return found
+        return Changes(
+            found.revision, [it for it in found.changes if it.key.startswith(self._prefix)]
+        )
 
 
 def _settle(answer: asyncio.Future[T], result: T | None, error: StoreError | None) -> None:
