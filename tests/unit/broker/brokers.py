@@ -11,11 +11,12 @@ from penstock.metadata.controller import TopicSpec
 from penstock.metadata.image import TopicImage
 from penstock.metadata.sqlite import SqliteStore
 from penstock.model.errors import BrokerError
+from penstock.model.features import SUPPORTED, Ranges
 from penstock.node.clock import SystemClock
 from penstock.node.tasks import Tasks
 from tests.unit.broker.serving import Served
 
-SESSION_MS = 400
+SESSION_MS = 3000  # long enough for a machine that is busy
 _QUICK = {"broker.heartbeat.interval.ms": "10"}
 
 
@@ -66,20 +67,29 @@ class Brokers:
         last_shutdown: str = "clean",
         previous_epoch: int = 0,
         session_ms: int = SESSION_MS,
+        features: Ranges = SUPPORTED,
     ) -> Cluster:
-        tasks = Tasks()
-        identity = Identity(
-            broker_id=broker_id,
-            directory_id=f"dir-{broker_id}",
-            session_timeout_ms=session_ms,
-            last_shutdown=last_shutdown,
-            previous_epoch=previous_epoch,
+        cluster = await self.make(
+            Identity(
+                broker_id=broker_id,
+                directory_id=f"dir-{broker_id}",
+                session_timeout_ms=session_ms,
+                last_shutdown=last_shutdown,
+                previous_epoch=previous_epoch,
+                features=features,
+            ),
+            static,
         )
+        await cluster.load()
+        await cluster.join(self.running[broker_id].served.listeners)
+        return cluster
+
+    async def make(self, identity: Identity, static: dict[str, str] | None = None) -> Cluster:
+        """It listens, and knows of nothing yet."""
+        tasks = Tasks()
         cluster = Cluster(self.store(), identity, tasks.spawn, _QUICK | (static or {}))
         served = await Served.open(cluster)
-        self.running[broker_id] = Broker(cluster, served, tasks)
-        await cluster.load()
-        await cluster.join(served.listeners)
+        self.running[identity.broker_id] = Broker(cluster, served, tasks)
         return cluster
 
     async def crash(self, broker_id: int) -> None:

@@ -352,7 +352,7 @@ def test_a_key_that_is_gone_is_noticed_although_no_change_was_told(tmp_path: Pat
     """B4: the watch may lag behind, and a lease that was kept proves nothing."""
 
     async def scenario(started: Brokers) -> None:
-        first = await started.start(1)
+        first = await started.start(1, session_ms=100)
         before = first.epoch
         for task in first._tasks:
             if task.get_name() == "metadata-watch":

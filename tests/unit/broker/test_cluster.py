@@ -38,6 +38,7 @@ from penstock.node.tasks import Tasks
 from tests.support.clocks import ManualClock
 from tests.unit.broker.serving import serving
 
+SESSION_MS = 2000  # long enough for a machine that is busy
 Static = dict[str, str]
 
 
@@ -90,12 +91,13 @@ class Place:
         static: Static | None = None,
         directory_id: str | None = None,
         store: SqliteStore | None = None,
+        session_ms: int = SESSION_MS,
     ) -> AsyncIterator[Cluster]:
         tasks = Tasks()
         identity = Identity(
             broker_id=broker_id,
             directory_id=directory_id or f"dir-{broker_id}",
-            session_timeout_ms=40,
+            session_timeout_ms=session_ms,
         )
         cluster = Cluster(store or self.store(), identity, tasks.spawn, static)
         async with serving(cluster) as listeners:
@@ -339,7 +341,7 @@ def test_an_id_that_another_running_broker_has_is_refused(place: Place) -> None:
     async def scenario() -> None:
         async with place.broker() as first:
             with pytest.raises(StoreError, match="broker id 1 is taken by another running broker"):
-                async with place.broker(directory_id="elsewhere"):
+                async with place.broker(directory_id="elsewhere", session_ms=40):
                     pass
             assert first.image.brokers[1].epoch == first.epoch
 
@@ -350,7 +352,7 @@ def test_the_id_of_a_dead_broker_is_free_after_its_session(place: Place) -> None
     async def scenario() -> None:
         async with crashed(place.broker()):
             pass
-        place.clock.advance(41)
+        place.clock.advance(SESSION_MS + 1)
         async with place.broker(directory_id="elsewhere") as cluster:
             assert cluster.is_controller
 
