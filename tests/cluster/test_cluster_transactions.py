@@ -4,6 +4,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
@@ -13,6 +14,7 @@ from tests.support.checker import Outcome
 from tests.support.cluster import GROUP as GROUPS
 from tests.support.cluster import TRANSACTION, ClusterOfServers
 from tests.support.copier import COPIES, COPY_GROUP, COPY_ID, Copier
+from tests.support.network import Network
 from tests.support.recorders import TransactionalLoad
 from tests.support.server import until
 from tests.support.transactions import COMMITTED, CONFLUENT
@@ -43,11 +45,15 @@ VICTIMS: dict[str, Victim] = {
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ClusterOfServers]:
     with ClusterOfServers(tmp_path, 3) as started:
-        for topic in (TOPIC, COPIES):
-            started.create_topic(topic, partitions=PARTITIONS, min_insync_replicas=2)
-            leaders = {started.leader_of(topic, number) for number in range(PARTITIONS)}
-            assert leaders == {1, 2, 3}, "every broker leads"
+        create_topics(started)
         yield started
+
+
+def create_topics(cluster: ClusterOfServers) -> None:
+    for topic in (TOPIC, COPIES):
+        cluster.create_topic(topic, partitions=PARTITIONS, min_insync_replicas=2)
+        leaders = {cluster.leader_of(topic, number) for number in range(PARTITIONS)}
+        assert leaders == {1, 2, 3}, "every broker leads"
 
 
 class Work:
@@ -87,10 +93,16 @@ class Work:
         return Counter(value for column in found for value in column)
 
 
-@pytest.fixture
-def work(cluster: ClusterOfServers, rng: Random) -> Iterator[Work]:
+@contextmanager
+def at_work(cluster: ClusterOfServers, rng: Random) -> Iterator[Work]:
     made = Work(cluster, rng)
     with made.load, made.other, made.copier:
+        yield made
+
+
+@pytest.fixture
+def work(cluster: ClusterOfServers, rng: Random) -> Iterator[Work]:
+    with at_work(cluster, rng) as made:
         yield made
 
 
@@ -133,3 +145,26 @@ def test_transactions_are_whole_whoever_is_in_trouble_and_whenever(
         trouble(cluster, VICTIMS[rng.choice(sorted(VICTIMS))](cluster, rng), rng.uniform(0, 4))
     work.await_progress()
     work.finish()
+
+
+@pytest.mark.slow
+def test_transactions_are_whole_while_brokers_do_not_reach_each_other(
+    tmp_path: Path, rng: Random
+) -> None:
+    """All of them live, and clients reach all: what one broker sends another is lost, or comes late."""
+    with (
+        Network(3) as network,
+        network.inside(),
+        ClusterOfServers(tmp_path, 3, places=network.places) as cluster,
+    ):
+        create_topics(cluster)
+        with at_work(cluster, rng) as work:
+            ends_s = time.monotonic() + DURATION_S
+            while time.monotonic() < ends_s:
+                cut = rng.choice([network.cut, network.cut_one_way])
+                cut(*rng.sample([1, 2, 3], 2))
+                time.sleep(rng.uniform(0.5, 8))
+                network.heal()
+                cluster.wait_healthy()
+            work.await_progress()
+            work.finish()
