@@ -18,6 +18,7 @@ from penstock.broker.membership import Membership
 from penstock.broker.session import Identity, Session
 from penstock.broker.upkeep import Upkeep
 from penstock.broker.witness import Witness
+from penstock.metadata.feature_levels import check_levels, check_stored_levels, first_levels
 from penstock.metadata.image import BrokerInfo, Delta, Endpoint
 from penstock.metadata.store import (
     NO_REVISION,
@@ -27,7 +28,8 @@ from penstock.metadata.store import (
     Revision,
     StoreError,
 )
-from penstock.metadata.values import META, encode, tombstone_key
+from penstock.metadata.values import FEATURES_PREFIX, META, encode, tombstone_key
+from penstock.model.features import Ranges
 from penstock.model.ids import TopicId, format_topic_id
 from penstock.wire.messages.broker_heartbeat import (
     BrokerHeartbeatRequest,
@@ -77,6 +79,7 @@ class Cluster(Delegation):
         `cluster_id` and `least_revision` are what the data directory knows (B1): a store of another
         cluster, or one that has gone back in time, is refused.
         """
+        check_stored_levels(await self._store.snapshot(FEATURES_PREFIX), self.supported)
         await self._feed.load()
         if self.image.cluster_id is None:
             if cluster_id is not None:
@@ -85,6 +88,7 @@ class Cluster(Delegation):
                     " restore the store, or point to the right one"
                 )
             await self._create_cluster()
+        check_levels(self.image, self.supported)
         if cluster_id not in (None, self.image.cluster_id):
             raise StoreError(
                 f"the data directory belongs to cluster {cluster_id}, the metadata store to"
@@ -135,8 +139,12 @@ class Cluster(Delegation):
         self._tasks.append(self._spawn(coroutine, name))
 
     async def _create_cluster(self) -> None:
-        value = encode(cluster_id=format_topic_id(new_id()))
-        await self._store.commit([Compare(META, mod_revision=NO_REVISION)], [Put(META, value)])
+        """With the highest levels of this broker, its first."""
+        writes = [
+            *first_levels(self.supported),
+            Put(META, encode(cluster_id=format_topic_id(new_id()))),
+        ]
+        await self._store.commit([Compare(META, mod_revision=NO_REVISION)], writes)
         await self._feed.load()
 
     # this broker's part
@@ -145,6 +153,11 @@ class Cluster(Delegation):
     def is_connected(self) -> bool:
         """Whether the store has heard of this broker within the time of a session (B5)."""
         return self._session.is_connected
+
+    @property
+    def supported(self) -> Ranges:
+        """The levels of features that this broker has."""
+        return self._session.identity.features
 
     def on_session(self, callback: Callable[[Revision], None]) -> None:
         """`callback` gets the epoch of each session, before anybody is told of it."""

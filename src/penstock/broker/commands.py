@@ -4,6 +4,7 @@ Another broker than the controller answers NOT_CONTROLLER.
 """
 
 import asyncio
+import logging
 import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
@@ -30,6 +31,7 @@ from penstock.metadata.controller import (
 from penstock.metadata.decisions import Decision
 from penstock.metadata.elections import ElectionKind, elect_leaders
 from penstock.metadata.failed_replicas import fail_replicas
+from penstock.metadata.feature_levels import LevelChange, update_features
 from penstock.metadata.image import PartitionImage, TopicImage
 from penstock.metadata.isr_changes import IsrChange, alter_partition
 from penstock.metadata.partition_edits import Answers
@@ -40,6 +42,8 @@ from penstock.metadata.tombstones import forget_tombstones
 from penstock.metadata.topic_writes import CreatedTopic
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.ids import TopicId, TopicPartition, format_topic_id
+
+_log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_MS: Final = 30_000
 
@@ -192,6 +196,23 @@ class Commands(View):
             return unregister_broker(self.image, broker_id, self.rules)
 
         await self._guarded(self._committer.commit_all(decide), DEFAULT_TIMEOUT_MS)
+
+    async def update_features(
+        self,
+        changes: Sequence[LevelChange],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    ) -> None:
+        """All of them, or none with the reasons (LevelsRefused)."""
+
+        def decide() -> Decision[None]:
+            return update_features(self.image, changes)
+
+        await self._one(decide, validate_only, timeout_ms)
+        if not validate_only:
+            told = [f"{change.feature}={change.level}" for change in changes]
+            _log.info("features-updated levels=%s", ",".join(told))
 
     async def _forget_tombstones(self, confirmed: Mapping[int, Collection[TopicId]]) -> None:
         def decide() -> list[Decision[None]]:

@@ -60,7 +60,7 @@ class Membership:
         await self.attend()
 
     async def admitted(self) -> None:
-        await self._session.admitted.wait()
+        await self._session.admitted()
         self._has_taken_part = True
 
     async def leave(self) -> None:

@@ -7,12 +7,13 @@ once; that the store cannot be reached is no loss (B5).
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import uuid4
 
 from penstock.broker.image_feed import ImageFeed
 from penstock.broker.keeper import Keeper
+from penstock.metadata.feature_levels import UnsupportedLevel, check_levels
 from penstock.metadata.image import BrokerInfo, Delta
 from penstock.metadata.store import (
     NO_REVISION,
@@ -34,6 +35,7 @@ from penstock.metadata.values import (
     encode_live,
     live_key,
 )
+from penstock.model.features import SUPPORTED, Ranges
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +54,7 @@ class Identity:
     rack: str | None = None
     last_shutdown: str = _CLEAN
     previous_epoch: int = 0
+    features: Ranges = field(default_factory=lambda: SUPPORTED)
 
 
 class Session:
@@ -59,7 +62,7 @@ class Session:
         self.epoch = NO_REVISION  # none: not registered
         self.lease: LeaseId | None = None
         self.identity = identity
-        self.admitted = asyncio.Event()
+        self._settled = asyncio.Event()  # admitted, or sure that it never will be
         self._store = store
         self._feed = feed
         self._key: Final = live_key(identity.broker_id)
@@ -101,9 +104,15 @@ class Session:
     def on_lost(self, callback: Callable[[], None]) -> None:
         self._when_lost.append(callback)
 
+    async def admitted(self) -> None:
+        """Returns when the controller lets this broker take part; raises if it cannot."""
+        await self._settled.wait()
+        check_levels(self._feed.image, self.identity.features)
+
     async def open(self, listeners: Mapping[str, Endpoint] | None = None) -> None:
         """Returns when the image holds the new session. The controller has yet to admit it."""
         self._listeners = self._listeners if listeners is None else listeners
+        check_levels(self._feed.image, self.identity.features)
         self.lease = lease = await self._store.grant(self.identity.session_timeout_ms)
         self._keeper.hold(lease)
         for _ in range(_LOOKS):
@@ -149,6 +158,16 @@ class Session:
     def _notice(self, delta: Delta) -> None:
         if self.identity.broker_id in delta.brokers and self.epoch != NO_REVISION:
             self._compare_with_image()
+        if delta.features:
+            self._compare_levels()
+
+    def _compare_levels(self) -> None:
+        """Levels are raised only to what every member supports: at most, we are not one yet."""
+        try:
+            check_levels(self._feed.image, self.identity.features)
+        except UnsupportedLevel as error:
+            _log.error("feature-unsupported broker=%d error=%s", self.identity.broker_id, error)
+            self._settled.set()
 
     def _compare_with_image(self) -> None:
         image = self._feed.image
@@ -158,7 +177,7 @@ class Session:
         if known is None or known.epoch != self.epoch:
             self._lose()
         elif not known.fenced:
-            self.admitted.set()
+            self._settled.set()
 
     def _stalled(self) -> None:
         """We were away for so long that the session is over, as far as we know: others may lead by now."""
@@ -176,7 +195,7 @@ class Session:
             return
         _log.warning("session-lost broker=%d epoch=%d", self.identity.broker_id, self.epoch)
         self.epoch = NO_REVISION
-        self.admitted.clear()
+        self._settled.clear()
         for callback in self._when_lost:
             callback()
 
@@ -192,6 +211,7 @@ class Session:
             lease=lease,
             last_shutdown=self._last_shutdown,
             previous_epoch=self._previous_epoch,
+            features=identity.features,
         )
         value = encode_live(live)
         absent = Compare(self._key, mod_revision=NO_REVISION)

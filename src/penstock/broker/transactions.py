@@ -23,6 +23,7 @@ from penstock.broker.txn_shard import Answer, TxnShard
 from penstock.broker.verification import FirstSequences, Verification, Verifier
 from penstock.model.clock import Clock
 from penstock.model.errors import BrokerError, ErrorCode, UnknownRecord
+from penstock.model.features import TRANSACTION_VERSION
 from penstock.model.ids import TopicPartition
 from penstock.transactions.events import (
     Add,
@@ -123,6 +124,7 @@ class TransactionCoordinator:
             lost,
             send=self._send,
             need_id=self._need_id,
+            level=lambda: self._cluster.level(TRANSACTION_VERSION),
         )
 
     def _send(self, shard: TxnShard, markers: Markers) -> None:

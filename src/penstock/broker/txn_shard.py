@@ -8,6 +8,7 @@ from penstock.broker.partition import Partition
 from penstock.broker.shard import Asked, LogShard
 from penstock.model.clock import Clock
 from penstock.model.errors import BrokerError
+from penstock.model.features import TAGGED_STATE
 from penstock.transactions.events import (
     Effect,
     Event,
@@ -19,6 +20,7 @@ from penstock.transactions.events import (
     SendMarkers,
     Write,
 )
+from penstock.transactions.records import untagged
 from penstock.transactions.shard import Shard
 from penstock.transactions.state import Now
 
@@ -55,12 +57,14 @@ class TxnShard(LogShard):
         *,
         send: Send,
         need_id: NeedId,
+        level: Callable[[], int],
     ) -> None:
         super().__init__(partition, loop, clock, lost)
         self.core = core
         self.epoch = partition.leader_epoch  # of this coordinator; markers carry it
         self._send = send
         self._need_id = need_id
+        self._level = level  # of transaction.version, which says what may be written
 
     @property
     def is_open(self) -> bool:
@@ -104,6 +108,8 @@ class TxnShard(LogShard):
         for effect in effects:
             match effect:
                 case Write(key, value):
+                    if value is not None and self._level() < TAGGED_STATE:
+                        value = untagged(value)
                     self._write([(key, value)])
                 case Reply(to, outcome):
                     assert isinstance(to, Asked)

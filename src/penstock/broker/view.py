@@ -7,6 +7,7 @@ from typing import Final
 from penstock.broker.image_feed import ImageFeed, Listener
 from penstock.metadata.config_changes import BrokerLayers, broker_layers, distinct_overrides
 from penstock.metadata.decisions import Rules
+from penstock.metadata.feature_levels import in_force
 from penstock.metadata.image import BrokerInfo, ClusterImage, Delta, Endpoint, TopicImage
 from penstock.metadata.topic_names import check_topic_name
 from penstock.model.configs import (
@@ -57,6 +58,10 @@ class View:
     def other_brokers(self) -> list[BrokerInfo]:
         """Those that take part, but for this one."""
         return [broker for broker in self.image.usable_brokers() if broker.id != self.broker_id]
+
+    def level(self, feature: str) -> int:
+        """The level of a feature that is in force in the cluster (O9)."""
+        return in_force(self.image).get(feature, 0)
 
     # settings
 

@@ -5,7 +5,7 @@ from typing import Any, Generic, TypeVar
 
 from penstock.kafka.context import Context
 from penstock.kafka.forwarding import at_controller
-from penstock.model.errors import BrokerError
+from penstock.model.errors import BrokerError, ErrorCode
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.fields import NEVER, Chunk
 from penstock.wire.schema import Message, decode_for, encode_for
@@ -30,6 +30,7 @@ class Api(Generic[Request, Response]):
         *,
         pipelined: bool,
         forwarded: bool,
+        needs: tuple[str, int] | None,
     ) -> None:
         self.key = key
         self.name = request.__name__.removesuffix("Request")
@@ -37,6 +38,7 @@ class Api(Generic[Request, Response]):
         self.carry_out = handle
         self.handle = at_controller(response, handle) if forwarded else handle
         self.forwarded = forwarded  # only the controller carries it out
+        self.needs = needs  # a feature, and its least level: else nobody hears of this API
         self.refuse = refuse
         self.pipelined = pipelined  # later requests may begin while its answer is still awaited
         self._flexible_header_from = (
@@ -73,6 +75,7 @@ def row(
     refuse: Refuse[Request, Response] | None = None,
     pipelined: bool = False,
     forwarded: bool = False,
+    needs: tuple[str, int] | None = None,
 ) -> Api[Any, Any]:
     """One row. Its own type variables make mypy match the handler with the request."""
 
@@ -89,8 +92,25 @@ def row(
         versions,
         request,
         response,
-        handle,
+        handle if needs is None else _from_level(*needs, handle),
         refuse or refuse_whole,
         pipelined=pipelined,
         forwarded=forwarded,
+        needs=needs,
     )
+
+
+def _from_level(
+    feature: str, least: int, handle: Handle[Request, Response]
+) -> Handle[Request, Response]:
+    def handled(request: Request, context: Context) -> Response | Awaitable[Response] | None:
+        level = context.cluster.level(feature)
+        if level < least:
+            raise BrokerError(
+                f"this cluster has {feature} at level {level}, and that needs {least}:"
+                f" penstock cluster features upgrade --to {feature}={least}",
+                ErrorCode.UNSUPPORTED_VERSION,
+            )
+        return handle(request, context)
+
+    return handled

@@ -1,10 +1,11 @@
 """Every Kafka API this broker speaks: one row each. ApiVersions is answered from this table."""
 
-from typing import Any
+from typing import Any, Final
 
+from penstock.broker.cluster import Cluster
 from penstock.kafka.api import Api
 from penstock.kafka.api import row as _api
-from penstock.kafka.context import Context
+from penstock.kafka.context import Context, Services
 from penstock.kafka.handlers import (
     add_offsets_to_txn,
     add_partitions_to_txn,
@@ -58,9 +59,11 @@ from penstock.kafka.handlers import (
     sync_group,
     txn_offset_commit,
     unregister_broker,
+    update_features,
     write_txn_markers,
 )
 from penstock.model.errors import ErrorCode
+from penstock.model.features import CONSUMER_PROTOCOL, GROUP_VERSION
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.messages.add_offsets_to_txn import (
     AddOffsetsToTxnRequest,
@@ -174,12 +177,15 @@ from penstock.wire.messages.unregister_broker import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
+from penstock.wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 from penstock.wire.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from penstock.wire.schema import Message
 
+_CONSUMER_GROUPS: Final = (GROUP_VERSION, CONSUMER_PROTOCOL)
+
 
 def _api_versions(request: ApiVersionsRequest, context: Context) -> ApiVersionsResponse:
-    return api_versions.handle(request, context, advertised())
+    return api_versions.handle(request, context, advertised(context.cluster))
 
 
 async def _envelope(request: EnvelopeRequest, context: Context) -> EnvelopeResponse:
@@ -203,8 +209,8 @@ _ROWS: tuple[Api[Any, Any], ...] = (
     _api(ApiKey.LIST_GROUPS, (0, 5), ListGroupsRequest, ListGroupsResponse, list_groups.handle),
     _api(ApiKey.DELETE_GROUPS, (0, 2), DeleteGroupsRequest, DeleteGroupsResponse, delete_groups.handle, refuse=delete_groups.refuse),
     _api(ApiKey.OFFSET_DELETE, (0, 0), OffsetDeleteRequest, OffsetDeleteResponse, offset_delete.handle),
-    _api(ApiKey.CONSUMER_GROUP_HEARTBEAT, (0, 1), ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, consumer_group_heartbeat.handle),
-    _api(ApiKey.CONSUMER_GROUP_DESCRIBE, (0, 1), ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, consumer_group_describe.handle, refuse=consumer_group_describe.refuse),
+    _api(ApiKey.CONSUMER_GROUP_HEARTBEAT, (0, 1), ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, consumer_group_heartbeat.handle, needs=_CONSUMER_GROUPS),
+    _api(ApiKey.CONSUMER_GROUP_DESCRIBE, (0, 1), ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, consumer_group_describe.handle, refuse=consumer_group_describe.refuse, needs=_CONSUMER_GROUPS),
     _api(ApiKey.CREATE_TOPICS, (2, 7), CreateTopicsRequest, CreateTopicsResponse, create_topics.handle, refuse=create_topics.refuse, forwarded=True),
     _api(ApiKey.DELETE_TOPICS, (1, 6), DeleteTopicsRequest, DeleteTopicsResponse, delete_topics.handle, refuse=delete_topics.refuse, forwarded=True),
     _api(ApiKey.DELETE_RECORDS, (0, 2), DeleteRecordsRequest, DeleteRecordsResponse, delete_records.handle, refuse=delete_records.refuse),
@@ -233,6 +239,7 @@ _ROWS: tuple[Api[Any, Any], ...] = (
     _api(ApiKey.ALTER_PARTITION, (2, 3), AlterPartitionRequest, AlterPartitionResponse, alter_partition.handle),
     _api(ApiKey.ASSIGN_REPLICAS_TO_DIRS, (0, 0), AssignReplicasToDirsRequest, AssignReplicasToDirsResponse, assign_replicas_to_dirs.handle),
     _api(ApiKey.BROKER_HEARTBEAT, (0, 2), BrokerHeartbeatRequest, BrokerHeartbeatResponse, broker_heartbeat.handle),
+    _api(ApiKey.UPDATE_FEATURES, (0, 2), UpdateFeaturesRequest, UpdateFeaturesResponse, update_features.handle, forwarded=True),
     _api(ApiKey.ENVELOPE, (0, 0), EnvelopeRequest, EnvelopeResponse, _envelope, pipelined=True),
     _api(ApiKey.UNREGISTER_BROKER, (0, 0), UnregisterBrokerRequest, UnregisterBrokerResponse, unregister_broker.handle, forwarded=True),
     _api(ApiKey.ALLOCATE_PRODUCER_IDS, (0, 0), AllocateProducerIdsRequest, AllocateProducerIdsResponse, allocate_producer_ids.handle),
@@ -247,15 +254,19 @@ _ROWS: tuple[Api[Any, Any], ...] = (
 APIS: dict[int, Api[Any, Any]] = {api.key: api for api in sorted(_ROWS, key=lambda api: api.key)}
 
 
-def advertised() -> list[ApiVersion]:
+def advertised(cluster: Cluster) -> list[ApiVersion]:
+    """What can be used at the levels of features that are in force."""
     return [
         ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
         for api in APIS.values()
+        if api.needs is None or cluster.level(api.needs[0]) >= api.needs[1]
     ]
 
 
-def unsupported_version_reply(api: Api[Any, Any]) -> Message | None:
+def unsupported_version_reply(api: Api[Any, Any], services: Services) -> Message | None:
     """Only ApiVersions can answer a version it does not know, in v0 and with what it does know."""
     if api.key != ApiKey.API_VERSIONS:
         return None
-    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=advertised())
+    return ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=advertised(services.cluster)
+    )

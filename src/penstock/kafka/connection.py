@@ -293,7 +293,7 @@ class Connection:
             self._park(Answer(api, header, started_s), request, reply, holds=holds)
 
     def _refuse_version(self, api: Api[Any, Any], header: RequestHeader, started_s: float) -> None:
-        reply = unsupported_version_reply(api)
+        reply = unsupported_version_reply(api, self.listener.services)
         if reply is None:
             raise HangUp(
                 f"{api.name} v{header.api_version} is not supported; "

@@ -27,6 +27,7 @@ from penstock.metadata.values import (
     decode_chunk,
     decode_live,
     decode_registration,
+    feature_key,
 )
 from penstock.model.ids import TopicId, TopicName, TopicPartition, parse_topic_id
 
@@ -64,7 +65,7 @@ class ClusterImage:
         self.topics_by_id: dict[bytes, TopicImage] = {}
         self.tombstones: dict[TopicId, TopicName] = {}
         self.broker_configs: dict[str, Mapping[str, str]] = {}  # by broker id; "" is all brokers
-        self.features: dict[str, int] = {}
+        self.features: dict[str, int] = {}  # the levels in force, as they are stored
         self.next_producer_id = 0
         self.key_revisions: dict[str, Revision] = {}  # of the last write of each key
         self.replica_counts: dict[int, int] = {}  # by broker
@@ -116,6 +117,7 @@ class ClusterImage:
         delta.brokers = [it for it in brokers if old.brokers.get(it) != self.brokers.get(it)]
         delta.controller = old.controller_epoch != self.controller_epoch
         delta.broker_configs = old.broker_configs != self.broker_configs
+        delta.features = old.features != self.features
         return delta
 
     # what others ask
@@ -156,6 +158,12 @@ class ClusterImage:
     def leaderless_count(self) -> int:
         return self.leader_counts.get(-1, 0)
 
+    @property
+    def features_epoch(self) -> Revision:
+        """Grows whenever the level of a feature changes."""
+        keys = map(feature_key, self.features)
+        return max((self.key_revisions[key] for key in keys), default=NO_REVISION)
+
     def usable_brokers(self) -> list[BrokerInfo]:
         return [broker for broker in self.brokers.values() if not broker.fenced]
 
@@ -192,6 +200,7 @@ class ClusterImage:
             case "dead":
                 self._take_tombstone(parse_topic_id(rest), fields)
             case "feat":
+                delta.features = True
                 _put(self.features, rest, fields and fields["level"])
             case _:
                 assert kind == "meta"

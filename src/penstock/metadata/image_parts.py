@@ -75,8 +75,10 @@ class Delta:
     brokers: list[int] = field(default_factory=list)
     controller: bool = False
     broker_configs: bool = False
+    features: bool = False
 
     @property
     def is_empty(self) -> bool:
         topics = self.created or self.deleted or self.changed
-        return not (topics or self.brokers or self.controller or self.broker_configs)
+        settings = self.broker_configs or self.features
+        return not (topics or self.brokers or self.controller or settings)

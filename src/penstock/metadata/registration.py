@@ -8,6 +8,7 @@ from typing import Final
 
 from penstock.metadata.chunk_rewrites import rewrite
 from penstock.metadata.decisions import Decision, Rules, unchanged
+from penstock.metadata.feature_levels import in_force
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.partition_rules import NOBODY, Electorate, Law, elected, settled, without
 from penstock.metadata.store import NO_REVISION, Compare, Delete, Put, Revision
@@ -20,6 +21,7 @@ from penstock.metadata.values import (
     registration_key,
 )
 from penstock.model.errors import BrokerError, ErrorCode
+from penstock.model.features import misfit
 
 CLEAN: Final = "clean"
 PROCESS_CRASH: Final = "process-crash"
@@ -58,6 +60,8 @@ def register_broker(
     if broker_id not in brokers_to_register(image):
         return []
     live, epoch = image.live[broker_id], image.brokers[broker_id].epoch
+    if misfit(in_force(image), live.features):  # the level was raised while it started (O9)
+        return []
     ending = last_ending(live, image.registrations.get(broker_id))
     if is_cold_start and ending == PROCESS_CRASH:
         ending = CLEAN
@@ -67,7 +71,7 @@ def register_broker(
         return _after_restart(partition, broker_id, ending, electorate.able, law)
 
     changes = rewrite(image, image.chunks_on(broker_id), electorate, step)
-    registration = Registration(epoch, live.rack, True, live.directory_id)
+    registration = Registration(epoch, live.rack, True, live.directory_id, features=live.features)
     return [*changes, _registered(image, broker_id, registration, session=epoch)]
 
 

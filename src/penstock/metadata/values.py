@@ -6,14 +6,16 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from penstock.metadata.store import StoreError
+from penstock.model.features import UNTOLD, Levels, Ranges
 from penstock.model.ids import TopicId, format_topic_id
 
-VERSION: Final = 1
+VERSION: Final = 1  # that is level 1 of the feature penstock.version
 CHUNK_PARTITIONS: Final = 64  # partitions of a topic that share a key
 
 META: Final = "meta"
 CONTROLLER: Final = "controller"
 PRODUCER_IDS: Final = "pid"
+FEATURES_PREFIX: Final = "feat/"
 
 _encoder: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 _decoder: Final = json.JSONDecoder()
@@ -36,6 +38,7 @@ class LiveBroker(NamedTuple):
     lease: int
     last_shutdown: str = "clean"  # or process-crash, power-loss: the worst since the previous epoch
     previous_epoch: int = 0  # in which it last saw itself registered, as its data directory knows
+    features: Ranges = UNTOLD  # that it supports
 
 
 class Registration(NamedTuple):
@@ -49,6 +52,7 @@ class Registration(NamedTuple):
     gone: bool = (
         False  # its session has ended, and what it led and held in sync was given to others
     )
+    features: Ranges = UNTOLD  # that it supported when it last ran
 
 
 class PartitionImage(NamedTuple):
@@ -107,6 +111,10 @@ def broker_config_key(name: str) -> str:
     return f"cfg/broker/{name}"
 
 
+def feature_key(name: str) -> str:
+    return f"{FEATURES_PREFIX}{name}"
+
+
 # values
 
 
@@ -129,25 +137,28 @@ def decode(key: str, value: bytes) -> dict[str, Any]:
 
 
 def encode_live(live: LiveBroker) -> bytes:
-    return encode(**live._asdict())
+    return encode(**live._asdict() | {"features": dict(live.features)})
 
 
 def decode_live(fields: Mapping[str, Any]) -> LiveBroker:
     listeners = {name: Endpoint(*at) for name, at in fields["listeners"].items()}
-    return LiveBroker(
-        **{name: fields[name] for name in LiveBroker._fields if name != "listeners"},
-        listeners=listeners,
-    )
+    known = {name: fields[name] for name in LiveBroker._fields if name in fields}
+    return LiveBroker(**known | {"listeners": listeners, "features": _ranges(fields)})
 
 
 def encode_registration(registration: Registration) -> bytes:
-    return encode(**registration._asdict())
+    return encode(**registration._asdict() | {"features": dict(registration.features)})
 
 
 def decode_registration(fields: Mapping[str, Any]) -> Registration:
     """What was written before a field existed has its default."""
     known = {name: fields[name] for name in Registration._fields if name in fields}
-    return Registration(**known)
+    return Registration(**known | {"features": _ranges(fields)})
+
+
+def _ranges(fields: Mapping[str, Any]) -> Ranges:
+    told = fields.get("features")
+    return UNTOLD if told is None else {name: Levels(*levels) for name, levels in told.items()}
 
 
 def encode_chunk(partitions: Sequence[PartitionImage]) -> bytes:

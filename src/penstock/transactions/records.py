@@ -50,6 +50,11 @@ def encode_value(value: TransactionLogValue, version: int = _WRITTEN_VALUE) -> b
     return _VERSION.pack(version) + value.encode(version)
 
 
+def untagged(value: bytes) -> bytes:
+    """The same without the fields that only transaction.version 1 and above can read."""
+    return encode_value(decode_value(value), version=0)
+
+
 def decode_key(key: bytes) -> str:
     return _decode(TransactionLogKey, key).transactional_id
 
