@@ -156,7 +156,7 @@ def weighed(cluster: ClusterOfServers, number: int) -> Iterator[_Scale]:
 
 
 def test_a_new_broker_gets_its_share_no_faster_than_the_throttle(
-    cluster: ClusterOfServers, record_property: Any
+    cluster: ClusterOfServers,
 ) -> None:
     partitions, rate = 8, 3 * MB
     cluster.create_topic("t", partitions=partitions, replicas=3)
@@ -167,7 +167,6 @@ def test_a_new_broker_gets_its_share_no_faster_than_the_throttle(
     assert foreseen["copied_replicas"] == 6, "a quarter of 24"
     with weighed(cluster, 4) as scale:
         done = facts(cluster, "cluster", "balance", "--replicas", "--throttle", "3MB/s")
-    record_property("bytes_per_s", scale.bytes_per_s())
     assert done["refused"] == []
     assert done["copied_bytes"] >= 6 * 4 * MB
     assert scale.bytes_per_s() < rate * TOLERANCE

@@ -97,9 +97,13 @@ class _Copies:
         }
         disks = await reassignments.disks(pool, sorted(brokers & running), plan)
         for at, target in plan.items():
-            sizes = {member: disk.sizes_bytes.get(at, 0) for member, disk in disks.items()}
             place = places[at]
-            if place.leader in sizes:
+            sizes = {
+                member: disk.sizes_bytes[at]
+                for member, disk in disks.items()
+                if at in disk.sizes_bytes
+            }
+            if place.leader in sizes:  # it may have been moved away since
                 new = [member for member in target if member not in place.original]
                 whole = sizes[place.leader]
                 self._total[at] = whole * len(new)
