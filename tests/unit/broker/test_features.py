@@ -109,13 +109,17 @@ def test_an_old_broker_that_waits_to_be_admitted_gives_up_when_the_level_is_rais
             Identity(broker_id=2, directory_id="d", session_timeout_ms=60_000, features=OLD)
         )
         await joining.load()
-        with pytest.raises(ExceptionGroup) as refused:
+
+        async def raised_meanwhile() -> None:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(joining.join(started.running[2].served.listeners))
                 await seen(joining, lambda: 2 in joining.image.live)
                 store = started.store()
                 await store.commit([], [Put(feature_key("transaction.version"), encode(level=2))])
                 await store.close()
+
+        with pytest.raises(ExceptionGroup) as refused:
+            await raised_meanwhile()
         assert isinstance(refused.value.exceptions[0], UnsupportedLevel)
 
     run(tmp_path, scenario)
