@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from penstock.cli import balance, health, values
+from penstock.cli import balance, features, health, values
 from penstock.cli.arguments import Subcommands
 from penstock.cli.output import Output
 from penstock.cli.session import with_pool
@@ -44,6 +44,7 @@ def configure(parser: ArgumentParser) -> None:
             "penstock cluster elect --unclean orders-3 --yes",
         )
     )
+    features.add(commands)
 
 
 def _describe(arguments: Namespace) -> None:
