@@ -84,6 +84,7 @@ class _Copies:
         self._copied: dict[TopicPartition, int] = {}
         self._total: dict[TopicPartition, int] = {}
         self._samples: deque[tuple[float, int]] = deque()
+        self._before_bytes: int | None = None  # what an earlier run copied
 
     async def look(
         self, pool: Pool, plan: Plan, places: Places, running: frozenset[int], now_s: float
@@ -107,7 +108,11 @@ class _Copies:
                 new = [member for member in target if member not in place.original]
                 whole = sizes[place.leader]
                 self._total[at] = whole * len(new)
-                self._copied[at] = sum(min(whole, sizes.get(member, 0)) for member in new)
+                self._copied[at] = sum(
+                    min(whole, sizes.get(member, 0)) for member in new if member in place.adding
+                )
+        if self._before_bytes is None:
+            self._before_bytes = self.copied_bytes
         self._samples.append((now_s, self.copied_bytes))
         while self._samples[0][0] < now_s - _RATE_OVER_S:
             self._samples.popleft()
@@ -115,6 +120,11 @@ class _Copies:
     @property
     def copied_bytes(self) -> int:
         return sum(self._copied.values())
+
+    @property
+    def here_bytes(self) -> int:
+        """Copied since the first look."""
+        return self.copied_bytes - (self._before_bytes or 0)
 
     @property
     def total_bytes(self) -> int:
@@ -158,7 +168,7 @@ class Mover:
         return Summary(
             len(wanted),
             len(wanted.difference(self._refused)),
-            self._copies.copied_bytes,
+            self._copies.here_bytes,
             self._clock() - started_s,
             self._refused,
         )
