@@ -27,6 +27,7 @@ from benchmarks.frames import (
     produce_frame,
 )
 from benchmarks.rig import LOAD_CORES, CpuMeter, Used, on_cores, touch_memory
+from penstock.model.errors import ErrorCode
 from penstock.records.batch import iter_headers
 from penstock.records.compression import Codec
 from penstock.wire.header import decode_response_header
@@ -46,9 +47,13 @@ _INT: Final = Struct(">i")
 _INIT_PRODUCER_ID_VERSION: Final = 4
 _LIST_OFFSETS_VERSION: Final = 5
 _LATEST: Final = -1
+_LOAD_IN_PROGRESS: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 _BLOCK_BYTES: Final = 128 << 10
 _REPLIES_BYTES: Final = 64 << 10
 _CHECKED_EVERY: Final = 64  # fetches
+_WARMUP_PART: Final = 4  # of all bytes, at most one in so many
+_RETRY_S: Final = 0.05
+_PATIENCE_S: Final = 30.0
 _TOUCHED_MAX_BYTES: Final = 4_000_000_000
 _LAG_MAX_BYTES: Final = 64 << 20  # producers wait for consumers that are further behind
 
@@ -330,17 +335,17 @@ class Generator:
             consumer.ask()
         meter = CpuMeter(self._plan.broker_pid)
         others = [CpuMeter(pid) for pid in self._plan.other_pids]
-        self._drive_for(self._plan.warmup_s)
+        self._drive_for(self._plan.warmup_s, self._plan.max_bytes // _WARMUP_PART)
         meter.lap()
         for other in others:
             other.lap()
         before = self._count(Used(0, 0), ())
-        self._drive_for(self._plan.seconds)
+        self._drive_for(self._plan.seconds, self._plan.max_bytes)
         return self._count(meter.lap(), [other.lap() for other in others]) - before
 
-    def _drive_for(self, seconds: float) -> None:
+    def _drive_for(self, seconds: float, max_bytes: int) -> None:
         end_s = time.monotonic() + seconds
-        while time.monotonic() < end_s and self._flow.sent_bytes < self._plan.max_bytes:
+        while time.monotonic() < end_s and self._flow.sent_bytes < max_bytes:
             for fd, events in self._epoll.poll(self._patience_s()):
                 if events & select.EPOLLIN:
                     (self._producers.get(fd) or self._consumers[fd]).receive()
@@ -419,14 +424,19 @@ def _read(sock: socket.socket, size: int) -> bytes:
 
 
 def init_producer_id(sock: socket.socket) -> int:
+    """Kafka may first have to fetch some itself, and says so."""
     version = _INIT_PRODUCER_ID_VERSION
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
-    reply = memoryview(exchange(sock, frame(request, version)))
-    _, at = decode_response_header(reply, InitProducerIdRequest.api_key, version)
-    response = InitProducerIdResponse.decode(reply[at:], version)
-    if response.error_code:
-        raise SystemExit(f"no producer id: code {response.error_code}")
-    return response.producer_id
+    end_s = time.monotonic() + _PATIENCE_S
+    while True:
+        reply = memoryview(exchange(sock, frame(request, version)))
+        _, at = decode_response_header(reply, InitProducerIdRequest.api_key, version)
+        response = InitProducerIdResponse.decode(reply[at:], version)
+        if not response.error_code:
+            return response.producer_id
+        if response.error_code != _LOAD_IN_PROGRESS or time.monotonic() > end_s:
+            raise SystemExit(f"no producer id: code {response.error_code}")
+        time.sleep(_RETRY_S)
 
 
 def end_offsets(sock: socket.socket, topic: str, partitions: int) -> list[int]:
@@ -450,10 +460,12 @@ def generate(plan: Plan) -> Outcome:
     with on_cores(LOAD_CORES):
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.raw", json.dumps(plan)],
-            stdout=subprocess.PIPE,
+            capture_output=True,
             cwd=Path(__file__).parent.parent,
-            check=True,
+            check=False,
         )
+    if done.returncode:
+        raise SystemExit(f"the load failed: {done.stderr.decode(errors='replace').strip()}")
     return Outcome(*json.loads(done.stdout))
 
 

@@ -180,16 +180,23 @@ def print_row(*cells: object) -> None:
     print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
-def print_machine() -> None:
-    """What the figures below were taken on, and what else it was doing."""
+def machine() -> str:
+    """What figures are taken on."""
     memory_gb = psutil.virtual_memory().total / 1e9
     libraries = ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
-    load = os.getloadavg()[0]
-    print(
+    return (
         f"{_cpu_model()}, {len(_CORES)} cores, {memory_gb:.0f} GB, Linux {platform.release()}, "
-        f"Python {platform.python_version()}; {libraries}; load average before the run {load:.1f}\n",
-        flush=True,
+        f"Python {platform.python_version()}; {libraries}"
     )
+
+
+def load_average() -> float:
+    return os.getloadavg()[0]
+
+
+def print_machine() -> None:
+    """What the figures below were taken on, and what else it was doing."""
+    print(f"{machine()}; load average before the run {load_average():.1f}\n", flush=True)
 
 
 def _cpu_model() -> str:

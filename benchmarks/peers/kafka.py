@@ -34,9 +34,7 @@ _FORMAT_TIMEOUT_S: Final = 120.0
 class Kafka(System):
     name = "kafka"
     speaks_kafka = True
-    settings = (
-        "KRaft, combined mode; heap 1 GB, G1 and all options of its start script; else defaults"
-    )
+    settings = "KRaft, combined mode; heap 1 GB, G1 and all options of its start script; else defaults, but deleted files go at once"
     ports_each = 2
 
     def get(self) -> None:
@@ -68,6 +66,8 @@ class Kafka(System):
             "transaction.state.log.replication.factor": replicas,
             "transaction.state.log.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
+            "log.segment.delete.delay.ms": "500",  # a run waits until the last one's files are gone
+            "log.initial.task.delay.ms": "500",
         }
 
     def _format(self, home: Path, properties: Path) -> None:
