@@ -334,12 +334,18 @@ async def _result(task: asyncio.Task[ErrorCode]) -> ErrorCode:
 RETRY = {OLD: E.NOT_ENOUGH_REPLICAS, NEW: E.CONCURRENT_TRANSACTIONS}
 
 
+@pytest.mark.parametrize("earlier", [0, 1, 2])
 @both_versions
 def test_what_was_verified_does_not_count_once_the_transaction_has_ended(
-    brokers: Several, topic: str, version: int
+    brokers: Several, topic: str, version: int, earlier: int
 ) -> None:
     """The client gave it up, or it is a ghost of one: its records would never be ended."""
     made = session(brokers, 1, version)
+    for _ in range(earlier):
+        brokers.until(lambda: made.version == NEW or made.add(topic, 1) == [E.NONE])
+        brokers.until(lambda: made.send(topic, 1, b"x") is E.NONE)
+        assert made.end(committed=True) is E.NONE
+        until_complete(brokers, made)
     if version == OLD:
         made.add(topic, 1)
 
@@ -350,7 +356,7 @@ def test_what_was_verified_does_not_count_once_the_transaction_has_ended(
         until_complete(brokers, made)
 
     assert refused_while_held(brokers, made, topic, end) is RETRY[version]
-    assert values(brokers, topic, 1) == []
+    assert values(brokers, topic, 1) == [b"x"] * earlier
     assert brokers.partition(topic, 1).log.first_unstable_offset is None
 
 

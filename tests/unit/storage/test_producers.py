@@ -227,6 +227,27 @@ def test_a_marker_from_the_past_is_refused(tmp_path: Path) -> None:
     assert refused.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
+def test_every_marker_and_every_new_epoch_changes_where_a_producer_stands(tmp_path: Path) -> None:
+    """Also a marker that ends nothing; records of an epoch that is known do not (KIP-890)."""
+    log = new_log(tmp_path)
+    seen = [log.producers.standing(7)]
+    for happens in (
+        lambda: end(log, ControlType.COMMIT),
+        lambda: end(log, ControlType.COMMIT),
+        lambda: end(log, ControlType.ABORT, coordinator=3),
+        lambda: send(log, 0, epoch=1, txn=True),
+        lambda: end(log, ControlType.COMMIT, epoch=1, coordinator=3),
+    ):
+        happens()
+        assert log.producers.standing(7) not in seen
+        seen.append(log.producers.standing(7))
+    send(log, 1, epoch=1, txn=True)
+    assert log.producers.standing(7) == seen[-1]
+    send(log, 0, producer=8)
+    assert log.producers.standing(7) == seen[-1], "others do not matter"
+    assert [log.producers.coordinator_epoch(it) for it in (7, 8, 9)] == [3, -1, -1]
+
+
 def test_a_marker_with_a_newer_epoch_fences_the_old_one(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     send(log, 0, txn=True)
