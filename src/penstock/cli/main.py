@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "broker": "list brokers and their load, empty one that is to leave",
     "reassign": "plan, execute, watch and cancel moves of partitions",
     "log": "decode segment and index files",
+    "bench": "compare Penstock with its peers on this machine",
 }
 _TRACE_VARIABLE: Final = "PENSTOCK_TRACEBACK"
 _AGO: Final = re.compile(r"-\d[\d.]*[a-z]+", re.IGNORECASE)
