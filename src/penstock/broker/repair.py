@@ -2,6 +2,7 @@
 
 A damaged log is never cut and never leads: what is missing in it may have been acknowledged (L3). It is set
 aside, not removed. Where no other replica has what is committed, it stays as it is, for an operator to see.
+So is one that ends before what was committed, when no loss of power explains that (E3).
 """
 
 import asyncio
@@ -14,7 +15,8 @@ from penstock.broker.lost_logs import request_for
 from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
 from penstock.metadata.image import PartitionImage
-from penstock.model.errors import BrokerError
+from penstock.model.errors import BrokerError, StorageFault
+from penstock.storage.segment import DamagedLog
 
 _log = logging.getLogger(__name__)
 
@@ -26,15 +28,24 @@ class Repair:
         self._replicas = replicas
         self._cluster = cluster
         self._followers = followers
-        self._failed: dict[Partition, None] = {}
+        self._failed: dict[Partition, str] = {}  # what last kept it from being built anew
 
     def start(self, spawn: Spawn) -> None:
         spawn(self._run(), "repair")
 
     def failed(self, partition: Partition) -> None:
         """Its log is damaged, and it has said so."""
-        self._failed[partition] = None
+        self._failed[partition] = ""
         self._followers.unfollow(partition)
+
+    def fell_short(self, partition: Partition, committed: int) -> None:
+        """Its log lacks what was committed. Only other replicas can have that; of a single one the rest is served."""
+        state = self._state(partition)
+        if state is not None and len(state.replicas) > 1:
+            end = partition.log.next_offset
+            partition.storage_failed(
+                DamagedLog(f"its log ends at offset {end}; up to {committed} was committed")
+            )
 
     @property
     def waiting_count(self) -> int:
@@ -43,7 +54,7 @@ class Repair:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
-            if self._failed and self._cluster.epoch:
+            if self._failed and self._cluster.epoch and not self._replicas.is_offline:
                 await self._mend()
 
     async def _mend(self) -> None:
@@ -77,12 +88,17 @@ class Repair:
             _log.info("damage-not-reported partitions=%d error=%s", len(places), error)
 
     def _rebuild(self, partition: Partition) -> None:
-        del self._failed[partition]
         try:
             self._replicas.start_over(partition)
-        except BrokerError as error:
-            _log.error("replica-not-rebuilt partition=%s error=%s", partition, error)
+        except StorageFault as fault:
+            self._replicas.disk_failed(fault)
             return
+        except BrokerError as error:  # no room to rename it: tried again, told of once
+            if self._failed[partition] != str(error):
+                self._failed[partition] = str(error)
+                _log.error("replica-not-rebuilt partition=%s error=%s", partition, error)
+            return
+        del self._failed[partition]
         self._replicas.metrics.replication.rebuilt.value += 1
         _log.warning("replica-rebuilt-from-leader partition=%s", partition)
         self._followers.follow(partition)

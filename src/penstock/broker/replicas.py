@@ -68,8 +68,10 @@ class Replicas:
         )
         self._disk_threads = disk_threads
         self._unable: BrokerError | None = None
+        self._outdated_marks = False  # high watermarks are written down that logs no longer reach
         self.throttles: Throttles | None = None
         self.on_damage: Callable[[Partition], None] | None = None
+        self.on_shortfall: Callable[[Partition, int], None] | None = None
         self.replication: Replication | None = None  # what partitions with other replicas need
 
     # Finding -----------------------------------------------------------------------------------
@@ -145,6 +147,8 @@ class Replicas:
             metrics.logs.value += 1
             metrics.remaining_logs.value -= 1
             await asyncio.sleep(0)
+        if self._outdated_marks:
+            await self._note_marks()
         metrics.seconds.set((self._clock.monotonic_ms() - begun_ms) / 1000)
         _log.info("recovered logs=%d ending=%s", len(torn), self.directory.ending.value)
 
@@ -181,6 +185,29 @@ class Replicas:
                 partition.log.next_offset,
                 committed,
             )
+            if self._lost_power(partition):
+                self._outdated_marks = True
+            elif self.on_shortfall is not None:
+                self.on_shortfall(partition, committed)
+
+    def _lost_power(self, partition: Partition) -> bool:
+        """Whether anything less than what was synced can be expected to be there."""
+        directory = self.directory
+        ending = directory.ending_of(partition.topic.id, partition.index)
+        return Ending.POWER_LOSS in (ending, directory.last_run.untold)
+
+    async def _note_marks(self) -> None:
+        """What was lost is not missed again after the next crash."""
+        self._outdated_marks = False
+        ticket = self.directory.checkpoint_begin(self.high_watermarks())
+        try:
+            await self.run_in_thread(ticket.write)
+        except StorageFault as fault:
+            self.disk_failed(fault)
+        except BrokerError as error:  # no room: the next checkpoint does it
+            _log.warning("high-watermarks-not-noted error=%s", error)
+        else:
+            self.directory.checkpoint_end(ticket)
 
     # What the cluster decided ------------------------------------------------------------------
 

@@ -151,6 +151,7 @@ class Node:
         replicas.replication = self._isr
         self._repair = Repair(replicas, cluster, followers)
         replicas.on_damage = self._repair.failed
+        replicas.on_shortfall = self._repair.fell_short
         hosting = Hosting(replicas, cluster, followers)
         hosting.begin()
         await replicas.recover()

@@ -203,6 +203,10 @@ class DataDirectory:
         """As it was last written down; None: it was not, or it was lost."""
         return self._checkpoints[HIGH_WATERMARKS].get(topic_id, partition)
 
+    def ending_of(self, topic_id: TopicId, partition: int) -> Ending:
+        """How the last run ended that had this log open."""
+        return self._past_of(topic_id, partition).ending
+
     def _past_of(self, topic_id: TopicId, partition: int) -> Past:
         last = self.last_run
         seen = last.seen is None or markers.log_name(topic_id, partition) in last.seen

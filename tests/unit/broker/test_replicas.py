@@ -10,6 +10,7 @@ import pytest
 from penstock.broker.waiters import watch
 from penstock.model.errors import BrokerError, DiskFull, ErrorCode, StorageFault
 from penstock.model.ids import TopicId
+from penstock.storage import markers, sealed
 from penstock.storage.directory import DataDirectory
 from tests.support.engine import Engine, config_of, running_engine
 from tests.unit.broker.test_partition import ALL, UNCOMMITTED, Listener
@@ -188,6 +189,42 @@ def test_what_was_committed_and_is_gone_is_said_even_when_no_file_is_left(
         engine.run(engine.replicas.recover())
     lost = [record.getMessage() for record in caplog.records if "offsets-lost" in record.msg]
     assert lost == ["offsets-lost partition=orders-1 next-offset=0 high-watermark-was=1"]
+
+
+def lose_an_acknowledged_record(tmp_path: Path, boot_id: str | None = None) -> None:
+    """After a crash; with another boot id, after a loss of power."""
+    with running_engine(tmp_path) as engine:
+        engine.append(engine.partition("orders"))
+        engine.write_checkpoint()
+    (tmp_path / "data" / "orders" / "partition-0" / f"{0:020d}.log").write_bytes(b"")
+    if boot_id is not None:
+        running = tmp_path / "data" / markers.RUNNING
+        content = sealed.decode(markers.RUNNING, running.read_bytes())
+        running.write_bytes(sealed.encode(markers.RUNNING, content | {"boot_id": boot_id}))
+
+
+def shortfalls(tmp_path: Path) -> list[tuple[str, int]]:
+    """What the next start finds missing and cannot explain; then it crashes."""
+    found: list[tuple[str, int]] = []
+    with running_engine(tmp_path) as engine:
+        engine.partition("orders")
+        engine.replicas.on_shortfall = lambda it, committed: found.append((str(it), committed))
+        engine.run(engine.replicas.recover())
+        engine.directory.note_broker_epoch(1)  # it takes part
+    return found
+
+
+def test_what_is_missing_after_a_crash_of_the_process_alone_is_damage(tmp_path: Path) -> None:
+    lose_an_acknowledged_record(tmp_path)
+    assert shortfalls(tmp_path) == [("orders-0", 1)]
+
+
+def test_what_a_loss_of_power_took_is_no_damage_then_or_after_the_next_crash(
+    tmp_path: Path,
+) -> None:
+    lose_an_acknowledged_record(tmp_path, boot_id="of another time")
+    assert shortfalls(tmp_path) == []
+    assert shortfalls(tmp_path) == [], "it was written down at once how much is left"
 
 
 def test_after_a_clean_end_no_log_is_opened(tmp_path: Path) -> None:
