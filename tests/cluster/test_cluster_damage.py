@@ -1,0 +1,281 @@
+"""One replica's files rot, tear or vanish: it never leads, it is built again from another, and nothing is lost."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from penstock.model.errors import ErrorCode
+from penstock.storage import checkpoints
+from tests.support.cluster import ClusterOfServers
+from tests.support.cluster_disks import LeaderWatch, closed_segment, flip_length, flip_value
+from tests.support.raw_client import RawClient
+from tests.support.requests import fetch
+from tests.support.server import Server, until
+from tests.support.workload import TOPIC, Workload
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+SEGMENT_BYTES = 60_000
+PADDING_BYTES = 500
+SETTINGS = {
+    "log.flush.interval.ms": 50,
+    "log.flush.offset.checkpoint.interval.ms": 100,
+    "penstock.scrub.bytes.per.second": 1 << 28,
+}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterOfServers]:
+    with ClusterOfServers(tmp_path, 3, SETTINGS) as started:
+        started.create_topic(TOPIC, segment_bytes=SEGMENT_BYTES)
+        yield started
+
+
+def loaded(cluster: ClusterOfServers, rng: Random) -> Workload:
+    return Workload(cluster, rng, partitions=1, padding_bytes=PADDING_BYTES)
+
+
+def follower_of(cluster: ClusterOfServers) -> int:
+    leader = cluster.leader_of(TOPIC)
+    return next(number for number in cluster.partition(TOPIC).replicas if number != leader)
+
+
+def was_rebuilt(server: Server) -> bool:
+    return bool(server.events("replica-rebuilt-from-leader"))
+
+
+def set_aside(server: Server) -> list[Path]:
+    """What was the log, kept for whoever wants to know."""
+    mine = server.partition_dir(TOPIC)
+    return [path for path in mine.parent.parent.rglob(f"{mine.name}*") if path != mine]
+
+
+def check_failed_and_rebuilt(
+    cluster: ClusterOfServers, victim: int, watch: LeaderWatch, epoch: int
+) -> None:
+    """It did not lead from the moment of the damage to the end of the repair."""
+    server = cluster.servers[victim]
+    until(lambda: was_rebuilt(server), "it is built anew")
+    leaders = watch.leaders(after_epoch=epoch)
+    assert victim not in leaders, f"it led while damaged: {watch.seen}"
+    cluster.wait_healthy()
+    assert server.events("partition-failed")
+    assert server.metric("penstock_replicas_rebuilt_total") == 1
+    assert set_aside(server), "the damaged log is kept"
+
+
+# Bits --------------------------------------------------------------------------------------------
+
+
+def test_a_bit_flipped_in_the_leaders_closed_segment_moves_the_lead_and_is_mended(
+    cluster: ClusterOfServers, rng: Random
+) -> None:
+    with loaded(cluster, rng) as work, LeaderWatch(cluster, TOPIC) as watch:
+        victim = cluster.leader_of(TOPIC)
+        epoch = cluster.partition(TOPIC).leader_epoch
+        flip_value(closed_segment(cluster, victim, TOPIC))
+        until(lambda: cluster.partition(TOPIC).leader_epoch > epoch, "another leads")
+        assert cluster.servers[victim].events("segment-damaged"), "it was the scrub that found it"
+        check_failed_and_rebuilt(cluster, victim, watch, epoch)
+        work.await_progress()
+        work.finish()
+        assert not work.load.errors
+
+
+def test_a_bit_flipped_in_a_followers_closed_segment_is_mended_under_the_same_leader(
+    cluster: ClusterOfServers, rng: Random
+) -> None:
+    with loaded(cluster, rng) as work, LeaderWatch(cluster, TOPIC) as watch:
+        victim = follower_of(cluster)
+        epoch = cluster.partition(TOPIC).leader_epoch
+        flip_value(closed_segment(cluster, victim, TOPIC))
+        check_failed_and_rebuilt(cluster, victim, watch, epoch)
+        assert watch.leaders(after_epoch=epoch) == [], "nobody else had to lead"
+        assert any(victim not in view.isr for view in watch.seen), "it was out of sync meanwhile"
+        work.await_progress()
+        work.finish()
+        assert not work.load.errors
+
+
+def test_damage_that_a_read_runs_into_moves_the_lead_and_is_mended(
+    tmp_path: Path, rng: Random
+) -> None:
+    """Without the scrub: whoever asks for what cannot be found is refused, and finds it elsewhere."""
+    settings = SETTINGS | {"penstock.scrub.bytes.per.second": 0}
+    with ClusterOfServers(tmp_path, 3, settings) as cluster:
+        cluster.create_topic(TOPIC, segment_bytes=SEGMENT_BYTES)
+        with loaded(cluster, rng) as work, LeaderWatch(cluster, TOPIC) as watch:
+            victim = cluster.leader_of(TOPIC)
+            epoch = cluster.partition(TOPIC).leader_epoch
+            file = closed_segment(cluster, victim, TOPIC)
+            last = int(cluster.servers[victim].segments(TOPIC)[2].stem) - 1
+            flip_length(file)
+            codes = []
+            for offset in range(int(file.stem), last + 1):
+                codes.append(code_of_reading(cluster, victim, offset))
+                if codes[-1]:
+                    break
+            assert ErrorCode.KAFKA_STORAGE_ERROR in codes
+            check_failed_and_rebuilt(cluster, victim, watch, epoch)
+            assert watch.leaders(after_epoch=epoch)
+            work.await_progress()
+            work.finish()
+            assert not work.load.errors
+
+
+def code_of_reading(cluster: ClusterOfServers, number: int, offset: int) -> int:
+    with RawClient(cluster.servers[number].bootstrap) as client:
+        return fetch(client, TOPIC, offset).error_code
+
+
+def test_a_damaged_replica_is_mended_while_another_hangs(
+    cluster: ClusterOfServers, rng: Random
+) -> None:
+    """Two faults: for a while one broker alone has everything."""
+    with loaded(cluster, rng) as work, LeaderWatch(cluster, TOPIC) as watch:
+        hung = cluster.leader_of(TOPIC)
+        victim = follower_of(cluster)
+        epoch = cluster.partition(TOPIC).leader_epoch
+        file = closed_segment(cluster, victim, TOPIC)
+        cluster.pause(hung)
+        flip_value(file)
+        until(lambda: was_rebuilt(cluster.servers[victim]), "it is built anew")
+        work.await_progress()  # two are enough
+        cluster.resume(hung)
+        cluster.wait_healthy()
+        before = [view.leader for view in watch.seen if view.leader_epoch > epoch]
+        assert before, "another led instead of the one that hung"
+        work.await_progress()
+        work.finish()
+        assert not work.load.errors
+
+
+# Files -------------------------------------------------------------------------------------------
+
+
+def segments(log: Path) -> list[Path]:
+    found = sorted(log.glob("*.log"))
+    assert len(found) > 3, "there is a first, a last and something between them"
+    return found
+
+
+def remove_the_log(log: Path) -> None:
+    shutil.rmtree(log)
+
+
+def remove_a_segment(log: Path) -> None:
+    segments(log)[1].unlink()
+
+
+def remove_the_last_segments(log: Path) -> None:
+    for file in segments(log)[2:]:
+        file.unlink()
+
+
+def cut_a_closed_segment(log: Path) -> None:
+    file = segments(log)[1]
+    with open(file, "r+b") as cut:
+        cut.truncate(file.stat().st_size // 2)
+
+
+def tear_the_last_segments(log: Path) -> None:
+    """All that is left of the last ones is the beginning of a batch."""
+    *_, before, last = segments(log)
+    last.unlink()
+    with open(before, "r+b") as cut:
+        cut.truncate(30)
+
+
+def scribble_over_notes(log: Path) -> None:
+    for name in ("leader-epochs", "producers.snapshot"):
+        for file in log.glob(name):
+            file.write_bytes(b"\x07" * 40)
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "no-log": remove_the_log,
+    "no-segment": remove_a_segment,
+    "no-last-segments": remove_the_last_segments,
+    "cut-segment": cut_a_closed_segment,
+    "torn-end": tear_the_last_segments,
+    "bad-notes": scribble_over_notes,
+}
+HARMLESS = {"bad-notes"}
+
+
+def high_watermark_is_noted(server: Server, offset: int) -> bool:
+    found = checkpoints.read(str(server.data_dir), checkpoints.HIGH_WATERMARKS).offsets
+    return any(marks.get(0, 0) >= offset for marks in found.values())
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("ending", ["stopped", "killed"])
+def test_what_one_broker_lost_between_two_runs_it_gets_from_the_others(
+    cluster: ClusterOfServers, rng: Random, damage: str, ending: str
+) -> None:
+    with loaded(cluster, rng) as work, LeaderWatch(cluster, TOPIC) as watch:
+        victim = cluster.leader_of(TOPIC)
+        closed_segment(cluster, victim, TOPIC)
+        cluster.stop(victim) if ending == "stopped" else cluster.kill(victim)
+        epoch = cluster.partition(TOPIC).leader_epoch
+        DAMAGES[damage](cluster.servers[victim].partition_dir(TOPIC))
+        cluster.start(victim)
+        cluster.wait_healthy()
+        assert victim not in watch.leaders(after_epoch=epoch)
+        assert "Traceback" not in cluster.servers[victim].log
+        work.await_progress()
+        work.finish()
+        assert not work.load.errors
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_leader_that_lost_files_while_all_were_down_does_not_lead_again(
+    cluster: ClusterOfServers, rng: Random, damage: str
+) -> None:
+    """All were killed at once, so that each is as much in sync as the others, as far as they know."""
+    with loaded(cluster, rng) as work:
+        victim = cluster.leader_of(TOPIC)
+        closed_segment(cluster, victim, TOPIC)
+        acked = work.load.acked
+        until(lambda: high_watermark_is_noted(cluster.servers[victim], acked), "it is written down")
+        epoch = cluster.partition(TOPIC).leader_epoch
+        cluster.kill_all()
+        DAMAGES[damage](cluster.servers[victim].partition_dir(TOPIC))
+        with LeaderWatch(cluster, TOPIC) as watch:
+            cluster.start_all()
+            work.await_progress()
+            if damage not in HARMLESS:
+                until(lambda: was_rebuilt(cluster.servers[victim]), "it is built anew")
+                assert cluster.partition(TOPIC).leader != victim, f"{epoch}: {watch.seen}"
+        cluster.wait_healthy()
+        work.finish()
+        assert not work.load.errors
+
+
+@pytest.mark.parametrize("keep", [0, 0.5, 0.9])
+def test_a_leader_that_lost_the_end_of_its_log_while_all_were_down_does_not_cut_the_others(
+    tmp_path: Path, rng: Random, keep: float
+) -> None:
+    """Nothing of it was synced, so only the high watermark tells that more was there (L3, E3)."""
+    settings = {"log.flush.offset.checkpoint.interval.ms": 100}
+    with ClusterOfServers(tmp_path, 3, settings) as cluster:
+        cluster.create_topic(TOPIC)
+        with loaded(cluster, rng) as work:
+            victim = cluster.leader_of(TOPIC)
+            server = cluster.servers[victim]
+            work.load.await_more(300)
+            acked = work.load.acked
+            until(lambda: high_watermark_is_noted(server, acked), "it is written down")
+            cluster.kill_all()
+            (file,) = server.segments(TOPIC)
+            with open(file, "r+b") as cut:
+                cut.truncate(int(file.stat().st_size * keep))
+            cluster.start_all()
+            until(lambda: was_rebuilt(server), "it is built anew")
+            cluster.wait_healthy()
+            work.await_progress()
+            work.finish()
+            assert not work.load.errors
