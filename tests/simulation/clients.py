@@ -9,6 +9,12 @@ from penstock.model.errors import BrokerError, ErrorCode
 from penstock.records.batch import iter_headers
 from penstock.records.builder import build_batch
 from penstock.records.record import Record, decode_records
+from penstock.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from penstock.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -143,6 +149,19 @@ async def delete_topic(client: Client) -> None:
         if answer.responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return
         await asyncio.sleep(_PAUSE_S)
+
+
+async def move_partition(client: Client, index: int, replicas: list[int]) -> None:
+    """Asks once: it may be refused, or the answer may be lost."""
+    partition = ReassignablePartition(partition_index=index, replicas=replicas)
+    request = AlterPartitionReassignmentsRequest(
+        timeout_ms=2000, topics=[ReassignableTopic(name=TOPIC, partitions=[partition])]
+    )
+    try:
+        connection = await client.connection(client.loop.world.rng.choice(client._brokers))
+        await connection.request(request, AlterPartitionReassignmentsResponse, timeout_ms=3000)
+    except BrokerError:
+        pass
 
 
 class Producer(Client):

@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from tests.simulation.clients import HOST as CLIENT
+from tests.simulation.clients import Client, move_partition
 from tests.simulation.machine import Machine
 from tests.simulation.simulation import Simulation
 from tests.simulation.store import HOST as STORE
 
 _TWO_AT_ONCE: Final = 0.35
 _MOST: Final = 3  # at a time
+_REPLICAS: Final = 3
 
 Heal = Callable[[], None]
 
@@ -43,6 +45,8 @@ class Nemesis:
             self.restart,
             self.crash_all,
         ]
+        if len(sim.machines) > _REPLICAS:
+            self.kinds += [self.move, self.move]
         if only:
             self.kinds = [getattr(self, name) for name in only]
 
@@ -193,4 +197,13 @@ class Nemesis:
         for link in list(self._sim.network.links):
             if self._rng.random() < 0.4:
                 link.reset()
+        return 0.0, lambda: None
+
+    def move(self) -> tuple[float, Heal] | None:
+        """No fault, but what an operator may do at any time: a partition goes to other brokers."""
+        sim, rng = self._sim, self._rng
+        index = rng.randrange(sim.shape.partitions)
+        replicas = rng.sample(list(sim.machines), _REPLICAS)
+        client = Client(sim.loop, list(sim.machines), "operator")
+        sim.loop.spawn(move_partition(client, index, replicas), "move")
         return 0.0, lambda: None

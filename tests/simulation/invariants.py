@@ -276,7 +276,7 @@ class Invariants:
 
     def _is_settled(self, place: Place) -> bool:
         state, ends = self.states[place], set()
-        if len(state.isr) < len(state.replicas):
+        if len(state.isr) < len(state.replicas) or state.adding or state.removing:
             return False
         for broker_id in state.replicas:
             hosted = self._hosted(broker_id, place)

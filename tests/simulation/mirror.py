@@ -5,8 +5,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 from unittest import mock
 
+from penstock.model.ids import TopicId
 from penstock.records.batch import iter_headers, parse_header
 from penstock.storage.appending import GrowingLog
+from penstock.storage.directory import DataDirectory
 from penstock.storage.log import Appended, Log
 
 Place = tuple[bytes, int]  # topic id and partition
@@ -42,7 +44,7 @@ class Mirror:
 
 
 class Mirrors:
-    """`led` hears of every batch that a leader took, `copied` of every one that a follower did."""
+    """`entered` hears of every batch, and whether a leader took it; `differs` of a log that changed while nobody ran."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, bytes], Mirror] = {}  # by path and topic id
@@ -71,7 +73,7 @@ class Mirrors:
     @contextmanager
     def watching(self) -> Iterator[None]:
         append, copy = GrowingLog.append_as_leader, GrowingLog.append_as_follower
-        truncate, restart = Log.truncate_to, Log.restart_at
+        truncate, restart, leave = Log.truncate_to, Log.restart_at, DataDirectory.give_up
 
         def append_as_leader(log: Log, records: memoryview, **more: Any) -> Appended:
             mirror = self.of(log)
@@ -99,6 +101,10 @@ class Mirrors:
             truncate(log, offset)
             mirror.cut()
 
+        def give_up(at: DataDirectory, topic: str, topic_id: TopicId, partition: int) -> None:
+            self._known.pop((at.partition_path(topic, partition), bytes(topic_id)), None)
+            leave(at, topic, topic_id, partition)
+
         def restart_at(log: Log, offset: int) -> None:
             mirror = self.of(log)
             restart(log, offset)
@@ -110,6 +116,7 @@ class Mirrors:
                 (GrowingLog, "append_as_follower", append_as_follower),
                 (Log, "truncate_to", truncate_to),
                 (Log, "restart_at", restart_at),
+                (DataDirectory, "give_up", give_up),
             ):
                 stack.enter_context(mock.patch.object(owner, name, replacement))
             yield
