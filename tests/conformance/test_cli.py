@@ -262,7 +262,14 @@ def test_the_cluster_describes_itself(run: Command, broker: Broker, topic: str) 
 
 def test_a_single_broker_is_healthy_and_leads_everything(run: Command, topic: str) -> None:
     health = succeed(run("cluster", "health", "--json")).json()
-    assert health == {"healthy": True, "brokers": 1, "controller": 1, "problems": []}
+    assert health == {
+        "healthy": True,
+        "brokers": 1,
+        "controller": 1,
+        "missing_brokers": [],
+        "moves": 0,
+        "problems": [],
+    }
     [row] = succeed(run("cluster", "leaders", "--json")).json()
     assert row["broker"] == 1
     assert row["share_percent"] == 100.0
