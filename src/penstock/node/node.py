@@ -27,6 +27,7 @@ from penstock.broker.repair import Repair
 from penstock.broker.replicas import Replicas
 from penstock.broker.throttles import Throttles
 from penstock.broker.transactions import TransactionCoordinator
+from penstock.broker.yielding import Yielding
 from penstock.http.server import HttpServer
 from penstock.kafka.context import Services
 from penstock.kafka.fetch_sessions import FetchSessions
@@ -167,6 +168,7 @@ class Node:
         await cluster.join(self._advertised())
         self._isr.start(self._chores.spawn)
         self._repair.start(self._chores.spawn)
+        Yielding(replicas, cluster, self._clock).start(self._chores.spawn)
         groups.begin()  # joining gave new epochs: what was read before would be read again
         transactions.begin()
         for door in self._doors:
