@@ -1,0 +1,202 @@
+"""The disk of one broker of three fills up, fails or slows down: clients go on, and nothing acknowledged is lost."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.support.cluster import ClusterOfServers
+from tests.support.cluster_disks import disks, faulty_disks, put_on
+from tests.support.faulty_disk import FaultyDisk
+from tests.support.history import read_all
+from tests.support.private_disk import PrivateDisk
+from tests.support.server import until
+from tests.support.workload import TOPIC, Workload
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+SILENCE_S = 15.0  # the promise is 5 s on a machine that is not busy with anything else
+LAG_MS = 3000
+PADDING_BYTES = 1000
+BROKERS = (1, 2, 3)
+FILLED = 1  # the broker whose disk is full: it leads one partition, and follows two
+ROOM_BYTES = 3 << 20
+SETTINGS = {"replica.lag.time.max.ms": LAG_MS, "log.flush.offset.checkpoint.interval.ms": 500}
+SMALL = SETTINGS | {"penstock.disk.reserve.bytes": 1 << 20}
+
+
+def loaded(cluster: ClusterOfServers, rng: Random, padding_bytes: int = 0) -> Workload:
+    return Workload(cluster, rng, padding_bytes=padding_bytes)
+
+
+# Full --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[PrivateDisk]:
+    with disks(tmp_path, [FILLED], ram="200m") as made:
+        yield made[FILLED]
+
+
+@pytest.fixture
+def small(tmp_path: Path, small_disk: PrivateDisk) -> Iterator[ClusterOfServers]:
+    with put_on(ClusterOfServers(tmp_path, 3, SMALL), {FILLED: small_disk}) as started:
+        started.create_topic(TOPIC, partitions=3, segment_bytes=1 << 20)
+        yield started
+
+
+def is_full(cluster: ClusterOfServers) -> bool:
+    return cluster.servers[FILLED].metric("penstock_disk_full") == 1
+
+
+def left_the_isr(cluster: ClusterOfServers, number: int, partitions: list[int]) -> bool:
+    return all(number not in cluster.partition(TOPIC, index).isr for index in partitions)
+
+
+def led_by(cluster: ClusterOfServers, number: int) -> list[int]:
+    return [index for index in range(3) if cluster.leader_of(TOPIC, index) == number]
+
+
+def test_a_full_disk_stops_no_partition_for_long_and_is_taken_up_again_by_itself(
+    small: ClusterOfServers, small_disk: PrivateDisk, rng: Random
+) -> None:
+    with loaded(small, rng, PADDING_BYTES) as work:
+        (led,) = led_by(small, FILLED)
+        followed = [index for index in range(3) if index != led]
+        filled_ns = time.monotonic_ns()
+        small_disk.fill(leave_bytes=ROOM_BYTES)
+        until(lambda: is_full(small), "it is full")
+        until(lambda: left_the_isr(small, FILLED, followed), "it lags")
+        work.await_progress()  # also where it led
+        work.silence_s(filled_ns)
+        assert small.leader_of(TOPIC, led) != FILLED, "another, with room, leads"
+        assert FILLED in small.running
+        assert read_all(small.bootstrap, TOPIC, led), "reads are served"
+
+        small_disk.make_room()
+        until(lambda: not is_full(small), "it notices the room")
+        small.wait_healthy()
+        work.await_progress()
+        work.finish()
+        assert not work.load.errors
+        assert not work.reader.errors
+
+
+def test_a_leader_is_killed_while_the_disk_of_another_is_full(
+    small: ClusterOfServers, small_disk: PrivateDisk, rng: Random
+) -> None:
+    """Two faults: one broker alone takes messages, so none is acknowledged until another is back."""
+    with loaded(small, rng, PADDING_BYTES) as work:
+        (led,) = led_by(small, FILLED)
+        followed = [index for index in range(3) if index != led]
+        small_disk.fill(leave_bytes=ROOM_BYTES)
+        until(lambda: is_full(small), "it is full")
+        until(lambda: left_the_isr(small, FILLED, followed), "it lags")
+        victim = small.leader_of(TOPIC, followed[0])
+        small.kill(victim)
+        until(lambda: small.leader_of(TOPIC, followed[0]) not in (FILLED, victim), "a third leads")
+        small.start(victim)
+        work.load.await_more(100)
+        small_disk.make_room()
+        small.wait_healthy()
+        work.await_progress()
+        work.finish()
+        assert not work.load.errors
+
+
+# Failing and slow --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def faults(tmp_path: Path) -> dict[int, FaultyDisk]:
+    return faulty_disks(tmp_path, BROKERS)
+
+
+@pytest.fixture
+def synced(tmp_path: Path, faults: dict[int, FaultyDisk]) -> Iterator[ClusterOfServers]:
+    """Each message is synced before it is acknowledged."""
+    variables = {number: disk.variables for number, disk in faults.items()}
+    with ClusterOfServers(tmp_path, 3, SETTINGS, variables=variables) as started:
+        started.create_topic(TOPIC, partitions=3, flush_messages=1)
+        yield started
+
+
+def is_offline(cluster: ClusterOfServers, number: int) -> bool:
+    return cluster.servers[number].metric("penstock_data_directory_offline") == 1
+
+
+@pytest.mark.parametrize("operation", ["sync", "write"])
+def test_a_disk_that_fails_takes_its_broker_out_and_others_lead_within_seconds(
+    synced: ClusterOfServers, faults: dict[int, FaultyDisk], rng: Random, operation: str
+) -> None:
+    with loaded(synced, rng) as work:
+        victim = synced.leader_of(TOPIC, 0)
+        failed_ns = time.monotonic_ns()
+        faults[victim].fail(operation, f"/{TOPIC}/")
+        until(lambda: is_offline(synced, victim), "its directory is offline")
+        until(lambda: left_the_isr(synced, victim, [0, 1, 2]), "it is out of sync everywhere")
+        work.await_progress()
+        assert work.silence_s(failed_ns) < SILENCE_S
+        assert victim not in [synced.leader_of(TOPIC, index) for index in range(3)]
+        assert len(synced.servers[victim].events("data-directory-offline")) == 1
+
+        synced.stop(victim)
+        faults[victim].heal()
+        synced.start(victim)
+        synced.wait_healthy()
+        work.await_progress()
+        work.finish()
+        assert not work.load.errors
+
+
+@pytest.mark.parametrize(("operation", "delay_ms"), [("sync", 200), ("write", 20)])
+@pytest.mark.parametrize("who", ["leader", "follower", "all"])
+def test_a_slow_disk_slows_producers_down_and_shows_them_no_error(
+    synced: ClusterOfServers,
+    faults: dict[int, FaultyDisk],
+    rng: Random,
+    operation: str,
+    delay_ms: int,
+    who: str,
+) -> None:
+    with loaded(synced, rng) as work:
+        leader = synced.leader_of(TOPIC, 0)
+        follower = next(number for number in BROKERS if number != leader)
+        epochs = [synced.partition(TOPIC, index).leader_epoch for index in range(3)]
+        for number in {"leader": [leader], "follower": [follower], "all": BROKERS}[who]:
+            faults[number].slow_down(operation, f"/{TOPIC}/", delay_ms)
+        work.await_progress()
+        work.load.await_more(300)
+        work.await_progress()
+        for disk in faults.values():
+            disk.heal()
+        synced.wait_healthy()
+        assert not any(synced.events("session-lost").values()), "slow is not dead"
+        assert epochs == [synced.partition(TOPIC, index).leader_epoch for index in range(3)]
+        work.finish()
+        assert not work.load.errors
+        assert not work.reader.errors
+
+
+def test_a_follower_whose_disk_hangs_is_told_of_leaves_the_isr_and_returns(
+    synced: ClusterOfServers, faults: dict[int, FaultyDisk], rng: Random
+) -> None:
+    with Workload(synced, rng, partitions=1) as work:
+        leader = synced.leader_of(TOPIC, 0)
+        follower = next(number for number in BROKERS if number != leader)
+        held_ns = time.monotonic_ns()
+        faults[follower].hold("sync", f"/{TOPIC}/partition-0")
+        until(lambda: left_the_isr(synced, follower, [0]), "it lags for too long")
+        server = synced.servers[leader]
+        assert any(f"broker={follower}" in line for line in server.events("replica-lagging"))
+        lag = server.metric("penstock_replica_lag_records", broker=str(follower))
+        work.await_progress()
+        assert work.silence_s(held_ns) < LAG_MS / 1000 + SILENCE_S
+        assert lag > 0
+        faults[follower].heal()
+        synced.wait_healthy()
+        work.await_progress()
+        work.finish()
+        assert not work.load.errors
