@@ -1,6 +1,7 @@
 """What brokers of different versions must agree on before any of them uses it: features, each at a level in force (O9).
 
 A broker supports a range of levels. The level in force is raised by an operator, when every broker supports it.
+So a new format comes with a new level: it is read by whoever supports that, and written only where it is in force.
 """
 
 from collections.abc import Mapping
