@@ -9,9 +9,8 @@ from penstock.cli import balance, features, health, values
 from penstock.cli.arguments import Subcommands
 from penstock.cli.output import Output
 from penstock.cli.session import with_pool
-from penstock.client import admin
+from penstock.client import admin, reassignments
 from penstock.client.pool import Pool
-from penstock.model.ids import TopicPartition
 from penstock.wire.messages.metadata import MetadataResponse, MetadataResponsePartition
 
 
@@ -50,7 +49,8 @@ def configure(parser: ArgumentParser) -> None:
 def _describe(arguments: Namespace) -> None:
     async def work(pool: Pool) -> dict[str, Any]:
         cluster = await admin.describe_cluster(pool)
-        return _cluster_facts(cluster, await admin.log_sizes(pool))
+        brokers = [broker.node_id for broker in cluster.brokers]
+        return _cluster_facts(cluster, await reassignments.disks(pool, brokers))
 
     facts = with_pool(arguments.bootstrap, work)
     output = Output(as_json=arguments.json)
@@ -61,12 +61,16 @@ def _describe(arguments: Namespace) -> None:
     output.fields(facts)
     output.line("")
     columns = ["broker", "host", "port", "rack", "leaders", "replicas", "size"]
-    rows = [[*list(row.values())[:-1], values.format_size(row["size_bytes"])] for row in brokers]
+    rows = [[*list(row.values())[:-1], _size(row["size_bytes"])] for row in brokers]
     output.table(columns, rows)
 
 
+def _size(size_bytes: int | None) -> str | None:
+    return None if size_bytes is None else values.format_size(size_bytes)
+
+
 def _cluster_facts(
-    cluster: MetadataResponse, sizes: dict[int, dict[TopicPartition, int]]
+    cluster: MetadataResponse, disks: dict[int, reassignments.Disk]
 ) -> dict[str, Any]:
     leaders = Counter(partition.leader_id for _, partition in _partitions(cluster))
     replicas = Counter(
@@ -85,7 +89,9 @@ def _cluster_facts(
                 "rack": broker.rack,
                 "leaders": leaders[broker.node_id],
                 "replicas": replicas[broker.node_id],
-                "size_bytes": sum(sizes.get(broker.node_id, {}).values()),
+                "size_bytes": sum(disks[broker.node_id].sizes_bytes.values())
+                if broker.node_id in disks
+                else None,
             }
             for broker in sorted(cluster.brokers, key=lambda broker: broker.node_id)
         ],
