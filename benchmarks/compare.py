@@ -5,6 +5,7 @@ clients from the other cores. Every sample is kept in compare.json; compare.md a
 """
 
 import argparse
+import resource
 import shlex
 import sys
 import time
@@ -99,6 +100,12 @@ def effort_of(arguments: argparse.Namespace) -> Effort:
     )
 
 
+def allow_many_files() -> None:
+    """As many as this user may have, for all that is started here: a broker with 10,000 partitions opens tens of thousands."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def main() -> int:
     made = options()
     arguments = made.parse_args()
@@ -106,6 +113,7 @@ def main() -> int:
     if unknown := [name for name in names if name not in SYSTEMS]:
         made.error(f"no such peer: {', '.join(unknown)}; there are {', '.join(SYSTEMS)}")
     effort = effort_of(arguments)
+    allow_many_files()
     everything = stages(effort, wide=True)
     if arguments.again:
         say(

@@ -61,15 +61,14 @@ class Publisher:
     def __init__(self, pika: Any, parameters: Any, log: str) -> None:
         self._log = log
         self._sent = self._confirmed = 0
+        self._is_ready = False
         self._channel: Any = None
         self._properties = pika.BasicProperties(delivery_mode=2)
         self._connection: Any = pika.SelectConnection(parameters, on_open_callback=self._on_open)
         self._loop = self._connection.ioloop
         self._loop.activate_poller()
-        while self._channel is None or not self._is_ready:
+        while not self._is_ready:
             self._turn()
-
-    _is_ready = False
 
     def publish(self, values: Sequence[bytes]) -> None:
         for value in values:
@@ -79,7 +78,7 @@ class Publisher:
             self._turn()
 
     def _turn(self) -> None:
-        if not (self._connection.is_open or self._connection.is_opening):
+        if self._connection.is_closed or self._connection.is_closing:
             raise SystemExit("RabbitMQ closed the connection")
         self._loop.poll()
         self._loop.process_timeouts()

@@ -13,7 +13,7 @@ _PATIENCE_S = 60.0
 class Confluent:
     def __init__(self, port: int, log: str) -> None:
         self._log = log
-        self._address = {"bootstrap.servers": f"127.0.0.1:{port}"}
+        self._address: dict[str, Any] = {"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0}
         self._producer: Any = None
         self._consumer: Any = None
         self._failures: list[Any] = []
