@@ -412,7 +412,7 @@ def test_a_log_that_cannot_be_closed_well_is_said_so_and_checked_at_the_next_sta
         raise error("it cannot be closed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Log, "close", broken)
+        patch.setattr(Log, "close_begin", broken)
         run(serve(node, visit))
     assert "unclean-stop" in caplog.text
     assert ending(home) is not Ending.CLEAN
