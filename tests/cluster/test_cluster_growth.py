@@ -208,13 +208,24 @@ def test_a_broker_leaves_under_load_and_nothing_is_lost(cluster: ClusterOfServer
     assert_sound(history)
 
 
-def test_a_broker_that_is_needed_is_not_emptied(cluster: ClusterOfServers) -> None:
+def test_three_become_two_only_by_giving_up_replicas(cluster: ClusterOfServers) -> None:
+    """Those of internal topics too: they follow the number of brokers, and do not come back."""
     cluster.create_topic("wide", replicas=3)
+    fill(cluster, "wide", 1, 0.1)
+    consume = ("consume", "wide", "-g", "g", "-n", 3, "-f", "%o ")
+    assert said(cluster, *consume).out == "0 1 2 "
     refused = said(cluster, "broker", "decommission", 3)
     assert refused.status == 1
-    assert "topic 'wide' needs 3 brokers" in refused.err
+    assert "needs 3 brokers" in refused.err
+    assert "penstock broker decommission 3 --shrink" in refused.err
     assert facts(cluster, "broker", "decommission", 3, "--shrink")["replicas_left"] == 0
-    assert set(cluster.partition("wide").replicas) == {1, 2}
+    cluster.stop(3)
+    cluster.wait_brokers()
+    assert facts(cluster, "broker", "decommission", 3, "--unregister")["unregistered"]
+    for topic in ("wide", "__consumer_offsets"):
+        assert set(cluster.partition(topic).replicas) == {1, 2}
+    assert facts(cluster, "cluster", "health")["healthy"]
+    assert said(cluster, *consume).out == "3 4 5 "
 
 
 def test_a_dead_broker_is_replaced(cluster: ClusterOfServers) -> None:
