@@ -67,7 +67,7 @@ class Client:
         self.name = name
         self.clock = SimClock(loop.world)
         self.is_stopping = False
-        self._brokers = brokers
+        self.brokers = brokers
         self._connections: dict[int, Connection] = {}
         self._leaders: dict[int, tuple[int, int]] = {}  # of each partition: who, and its epoch
         self.topic_id = bytes(16)
@@ -82,7 +82,7 @@ class Client:
         return known
 
     async def refresh(self) -> None:
-        broker_id = self.loop.world.rng.choice(self._brokers)
+        broker_id = self.loop.world.rng.choice(self.brokers)
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=TOPIC)], allow_auto_topic_creation=False
         )
@@ -122,7 +122,7 @@ async def create_topic(client: Client, partitions: int, configs: dict[str, str])
     )
     while True:
         try:
-            connection = await client.connection(client.loop.world.rng.choice(client._brokers))
+            connection = await client.connection(client.loop.world.rng.choice(client.brokers))
             answer = await connection.request(
                 CreateTopicsRequest(topics=[topic], timeout_ms=5000),
                 CreateTopicsResponse,
@@ -141,7 +141,7 @@ async def delete_topic(client: Client) -> None:
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=5000)
     while True:
         try:
-            connection = await client.connection(client.loop.world.rng.choice(client._brokers))
+            connection = await client.connection(client.loop.world.rng.choice(client.brokers))
             answer = await connection.request(request, DeleteTopicsResponse, timeout_ms=6000)
         except BrokerError:
             await asyncio.sleep(_PAUSE_S)
@@ -158,7 +158,7 @@ async def move_partition(client: Client, index: int, replicas: list[int]) -> Non
         timeout_ms=2000, topics=[ReassignableTopic(name=TOPIC, partitions=[partition])]
     )
     try:
-        connection = await client.connection(client.loop.world.rng.choice(client._brokers))
+        connection = await client.connection(client.loop.world.rng.choice(client.brokers))
         await connection.request(request, AlterPartitionReassignmentsResponse, timeout_ms=3000)
     except BrokerError:
         pass
@@ -171,7 +171,7 @@ class Producer(Client):
         self, loop: SimLoop, brokers: list[int], name: str, partition: int, history: History
     ) -> None:
         super().__init__(loop, brokers, name)
-        self._partition = partition
+        self.partition = partition
         self._history = history
         self._producer_id = -1
         self._sequence = 0
@@ -191,7 +191,7 @@ class Producer(Client):
     async def _begin(self) -> None:
         while self._producer_id < 0:
             try:
-                connection = await self.connection(self.loop.world.rng.choice(self._brokers))
+                connection = await self.connection(self.loop.world.rng.choice(self.brokers))
                 answer = await connection.request(
                     InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000),
                     InitProducerIdResponse,
@@ -204,7 +204,7 @@ class Producer(Client):
             await self.trouble()
 
     async def _send(self, values: list[bytes]) -> None:
-        place = (TOPIC, self._partition)
+        place = (TOPIC, self.partition)
         now_ns = round(self.loop.time() * 1e9)
         sends = [Send(self.name, place, value, now_ns) for value in values]
         self._history.sends += sends
@@ -234,7 +234,7 @@ class Producer(Client):
     async def _attempt(self, batch: bytes) -> int | None:
         """The offset at which it was acknowledged; None: try again."""
         try:
-            connection, _ = await self.leader(self._partition)
+            connection, _ = await self.leader(self.partition)
             answer = await connection.request(
                 ProduceRequest(
                     acks=-1,
@@ -245,7 +245,7 @@ class Producer(Client):
                             name=TOPIC,
                             partition_data=[
                                 PartitionProduceData(
-                                    index=self._partition, records=memoryview(batch)
+                                    index=self.partition, records=memoryview(batch)
                                 )
                             ],
                         )
@@ -269,7 +269,7 @@ class Reader(Client):
         self, loop: SimLoop, brokers: list[int], name: str, partition: int, history: History
     ) -> None:
         super().__init__(loop, brokers, name)
-        self._partition = partition
+        self.partition = partition
         self._history = history
         self.position = 0
         self.observe: Callable[[int], None] = lambda _offset: None
@@ -281,9 +281,9 @@ class Reader(Client):
 
     async def _attempt(self) -> bool:
         try:
-            connection, epoch = await self.leader(self._partition)
+            connection, epoch = await self.leader(self.partition)
             wanted = FetchPartition(
-                partition=self._partition,
+                partition=self.partition,
                 current_leader_epoch=epoch,
                 fetch_offset=self.position,
                 partition_max_bytes=4096,
@@ -316,7 +316,7 @@ class Reader(Client):
             for record in decode_records(data[start : start + header.size_bytes]):
                 if record.offset >= self.position:
                     assert record.value is not None
-                    seen = Seen(self.name, 0, (TOPIC, self._partition), record.offset, record.value)
+                    seen = Seen(self.name, 0, (TOPIC, self.partition), record.offset, record.value)
                     self._history.seen.append(seen)
                     self.position = record.offset + 1
                     self.observe(record.offset)

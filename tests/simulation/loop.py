@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, TypeVar
 T = TypeVar("T")
 
 _STEP_S: Final = 0.000_005  # no work is free: a loop that spins lets time pass
-_EPOCH_S: Final = 1000.0
+EPOCH_S: Final = 1000.0
 VERBOSE: Final = bool(os.environ.get("TRACE"))  # tell the story as it happens
 
 
@@ -45,7 +45,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.rng = Random(seed)
-        self.now_s = _EPOCH_S
+        self.now_s = EPOCH_S
         self.steps = 0
         self.loops: list[SimLoop] = []  # that run
         self.dead: list[

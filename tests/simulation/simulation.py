@@ -1,5 +1,6 @@
 """One history of a cluster: brokers, a store, clients and faults, all from one seed."""
 
+import asyncio
 import logging
 import tempfile
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from penstock.records.record import decode_records
 from penstock.storage.log import Log
 from tests.simulation.clients import HOST, TOPIC, Producer, Reader, create_topic
 from tests.simulation.invariants import Invariants
-from tests.simulation.loop import Broken, SimLoop, World
+from tests.simulation.loop import EPOCH_S, Broken, SimLoop, World
 from tests.simulation.machine import Machine, simulated
 from tests.simulation.network import Network
 from tests.simulation.store import StoreCore
@@ -67,6 +68,7 @@ class Simulation:
         self.network.host_of[self.loop] = HOST
         self.producers: list[Producer] = []
         self.readers: list[Reader] = []
+        self._producing: list[asyncio.Task[None]] = []
         world.after_step = self._after_step
         self.core.observe = self.invariants.changed
 
@@ -104,11 +106,12 @@ class Simulation:
         return reader
 
     def _run(self, client: Producer | Reader) -> None:
+        task = self.loop.spawn(client.run(), client.name)
         if isinstance(client, Producer):
             self.producers.append(client)
+            self._producing.append(task)
         else:
             self.readers.append(client)
-        task = self.loop.spawn(client.run(), client.name)
         task.add_done_callback(lambda done: self._client_ended(done.exception()))
 
     def _client_ended(self, error: BaseException | None) -> None:
@@ -149,14 +152,14 @@ class Simulation:
         self.stop_producing()
         self.world.run_until(self.is_healthy, 120, "the cluster recovers")
         self.world.run_until(
-            lambda: all(not task.get_name().startswith("p") for task in self.loop._tasks),
+            lambda: all(task.done() for task in self._producing),
             60,
             "producers get their last answers",
         )
         self.world.run_until(self.is_healthy, 120, "the last records are everywhere")
         ends = self.invariants.ends()
         self.world.run_until(
-            lambda: all(reader.position >= ends[reader._partition] for reader in self.readers),
+            lambda: all(reader.position >= ends[reader.partition] for reader in self.readers),
             60,
             "readers come to the end",
         )
@@ -184,7 +187,7 @@ class Simulation:
         return Result(
             world.trace,
             world.steps,
-            world.now_s - 1000,
+            world.now_s - EPOCH_S,
             sum(producer.acked for producer in self.producers),
             len(self.history.seen),
         )
