@@ -39,10 +39,10 @@ def levels(cluster: ClusterOfServers) -> dict[str, int]:
     return {row["feature"]: row["level"] for row in shown.json()["features"]}
 
 
-def upgrade(cluster: ClusterOfServers, number: int, work: Workload) -> None:
+def restart_from(source: str, cluster: ClusterOfServers, number: int, work: Workload) -> None:
     cluster.stop(number)
     work.await_progress()
-    run_from(cluster.servers[number], SOURCE)
+    run_from(cluster.servers[number], source)
     cluster.start(number)
     cluster.wait_healthy()
     work.await_progress()
@@ -75,7 +75,10 @@ def test_a_rolling_upgrade_shows_no_client_an_error_and_its_last_step_keeps_old_
             refused = features(cluster, "upgrade", "--to", "transaction.version=2")
             assert refused.status == 1
             assert "which has 0 to 1: upgrade that broker" in refused.err
-            upgrade(cluster, number, work)
+            restart_from(SOURCE, cluster, number, work)
+            if number == 1:  # until the levels are raised, one can go back
+                restart_from(old, cluster, number, work)
+                restart_from(SOURCE, cluster, number, work)
         raise_levels(cluster)
         work.await_progress()
         check_that_an_old_broker_stays_out(cluster, old)
@@ -110,7 +113,7 @@ def test_brokers_of_an_earlier_revision_are_upgraded_one_by_one(
         Workload(cluster, rng, group=True, transactions=True) as work,
     ):
         for number in cluster.servers:
-            upgrade(cluster, number, work)
+            restart_from(SOURCE, cluster, number, work)
         raise_levels(cluster)
         work.await_progress()
         finish(work)
