@@ -1,6 +1,7 @@
 """Schedules that chance would hardly ever make: each leads to where one rule alone keeps records safe."""
 
 from tests.simulation.clients import Client, Producer, create_topic, delete_topic
+from tests.simulation.machine import Machine
 from tests.simulation.network import Link
 from tests.simulation.simulation import Result, Shape, Simulation
 from tests.simulation.store import HOST as STORE
@@ -42,7 +43,7 @@ def a_fetch_arrives_after_its_sender_lost_power(sim: Simulation) -> Result:
 
 def a_leader_hears_only_that_its_session_is_over(sim: Simulation) -> Result:
     """It can reach clients, and neither the store nor the other brokers."""
-    _begin(sim)
+    _begin(sim, producers=8)
     leader = sim.leader()
     others = [it.host for it in sim.machines.values() if it is not leader]
     heals = [
@@ -69,6 +70,9 @@ def the_last_one_in_sync_loses_power(sim: Simulation) -> Result:
     _begin(sim)
     leader = sim.leader()
     others = [it for it in sim.machines.values() if it is not leader]
+    sim.world.run_until(
+        lambda: all(_end_of(leader) > _end_of(it) for it in others), 10, "it has more than they"
+    )
     for machine in others:
         machine.crash()
     sim.world.run_until(lambda: _isr(sim) == (leader.broker_id,), 20, "it is alone in sync")
@@ -186,6 +190,10 @@ def _begin(sim: Simulation, producers: int = 2) -> None:
 def _end(sim: Simulation) -> Result:
     sim.settle()
     return sim.judge()
+
+
+def _end_of(machine: Machine) -> int:
+    return machine.partitions[0].log.next_offset
 
 
 def _isr(sim: Simulation) -> tuple[int, ...]:
