@@ -9,7 +9,7 @@ from benchmarks.comparison.ratios import Spread
 
 _COLOURS: Final = ("#1f6feb", "#d1581c", "#2da44e", "#8250df", "#bf8700")
 _FONT: Final = 'font-family="sans-serif" font-size="12"'
-_LABEL_WIDTH: Final = 330
+_LABEL_WIDTH: Final = 430
 _PLOT_WIDTH: Final = 420
 _ROW_HEIGHT: Final = 20
 _TOP: Final = 50

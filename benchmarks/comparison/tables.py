@@ -1,10 +1,13 @@
 """Results as Markdown: every row with its spread, what waited for the client, what is missing, and where we lose."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
-from benchmarks.comparison.goals import judge
+from benchmarks.comparison.goals import Verdict, judge
 from benchmarks.comparison.ratios import Spread, ratio, spread
 from benchmarks.comparison.samples import MEASURES, SHARE, Measure, Results, Sample
+
+_BUSY_FROM: Final = 1.0  # load average
 
 
 def markdown(
@@ -47,7 +50,7 @@ def _about(results: Results) -> Iterator[str]:
     yield f"{results.machine}. `{results.command}`, begun {results.begun}, load average before it {results.load_average:.1f}.\n"
     if results.quick:
         yield "**A quick run: it shows that the harness works. Its figures are no result.**\n"
-    if results.load_average >= 1.0:
+    if _is_busy(results):
         yield "**Other work ran on this machine. Compare nothing but ratios, and mind their spread.**\n"
     yield table(
         ("system", "version", "run with"),
@@ -72,11 +75,24 @@ def _goals(results: Results, ours: str, theirs: str = "kafka") -> Iterator[str]:
                 f"{it.goal.sign} {it.goal.limit:g}",
                 shown(it.found, 2),
                 it.workload,
-                it.text,
+                _qualified(it, results),
             )
             for it in judge(results, ours, theirs)
         ),
     )
+
+
+def _qualified(verdict: Verdict, results: Results) -> str:
+    """A run that is no result judges nothing; one beside other work says so in every line."""
+    if verdict.found is None:
+        return verdict.text
+    if results.quick:
+        return "no verdict: a quick run"
+    return verdict.text + (", on a busy machine" if _is_busy(results) else "")
+
+
+def _is_busy(results: Results) -> bool:
+    return results.load_average >= _BUSY_FROM
 
 
 def _stage(results: Results, stage: str, title: str, ours: str) -> Iterator[str]:

@@ -58,6 +58,17 @@ def test_the_page_tells_everything() -> None:
         assert expected in page
 
 
+def test_a_quick_run_judges_nothing_and_a_busy_machine_is_told_in_every_verdict() -> None:
+    mine = results()
+    assert "no verdict: a quick run" in markdown(mine, {"raw": "T"}, "penstock")
+    mine.quick = False
+    assert "reached, on a busy machine" in markdown(mine, {"raw": "T"}, "penstock")
+    mine.load_average = 0.2
+    page = markdown(mine, {"raw": "T"}, "penstock")
+    assert "| reached |" in page
+    assert "busy" not in page
+
+
 def test_where_we_lose_the_worst_comes_first_and_wins_are_not_listed() -> None:
     losses = markdown(results(), {"raw": "T"}, "penstock").partition("## Where we lose")[2]
     assert losses.index("2.00 times") < losses.index("Runs that failed")
@@ -78,8 +89,19 @@ def test_the_report_and_its_plots_are_written(tmp_path: Path) -> None:
     plots = {path.name for path in tmp_path.glob("*.svg")}
     assert plots == {"ratio-throughput.svg", "curve-produce-size.svg"}
     for name in plots:
-        ElementTree.parse(tmp_path / name)  # well formed
+        assert_inside(tmp_path / name)
         assert f"({name})" in page.read_text()
+
+
+def assert_inside(path: Path) -> None:
+    """Well formed, and nothing is drawn outside."""
+    root = ElementTree.parse(path).getroot()
+    limits = {"x": float(root.attrib["width"]), "y": float(root.attrib["height"])}
+    for element in root.iter():
+        for name, value in element.attrib.items():
+            axis = name.lstrip("c").rstrip("12")
+            if axis in limits and name != "xmlns":
+                assert 0 <= float(value) <= limits[axis], (element.tag, name, value)
 
 
 def test_plots_take_names_that_are_no_markup_and_one_point_only() -> None:
