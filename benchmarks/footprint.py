@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Final
 
+from benchmarks.calls import connect, exchange
 from benchmarks.frames import batch_of, frame, produce_frame
-from benchmarks.raw import connect, exchange
 from benchmarks.rig import (
     LOAD_CORES,
     on_cores,

@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 
 import confluent_kafka
 
+from benchmarks.calls import connect
 from benchmarks.frames import FETCH_VERSION, batch_of, fetch_request, frame, produce_frame
-from benchmarks.raw import connect
 from benchmarks.rig import (
     CpuMeter,
     Used,

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.request import urlopen
 
+from benchmarks.calls import connect, exchange
 from benchmarks.frames import batch_of, produce_frame
-from benchmarks.raw import Plan, connect, exchange, generate
+from benchmarks.raw import Plan, generate
 from benchmarks.rig import (
     BROKER_CORES,
     LOAD_CORES,

@@ -12,8 +12,9 @@ import threading
 import time
 from typing import Final
 
+from benchmarks.calls import connect
 from benchmarks.frames import batch_of, frame, produce_frame
-from benchmarks.raw import Outcome, Plan, connect, generate
+from benchmarks.raw import Outcome, Plan, generate
 from benchmarks.rig import (
     parser,
     percentiles,

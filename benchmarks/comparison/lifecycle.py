@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from benchmarks.calls import connect, exchange
 from benchmarks.comparison.kafka_load import RawCase, fill
 from benchmarks.comparison.stages import Effort, Figures, OnFresh, Stage
 from benchmarks.comparison.topics import create_many, topic
 from benchmarks.frames import PRODUCE_VERSION, batch_of, frame, produce_frame
 from benchmarks.peers import Running, System
 from benchmarks.peers.process import Server, peak_resident_mb, resident_mb
-from benchmarks.raw import connect, exchange, generate
+from benchmarks.raw import generate
 from benchmarks.rig import BROKER_CORES
 from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from penstock.wire.messages.produce import ProduceResponse

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import confluent_kafka.admin
 
+from benchmarks.calls import connect, end_offsets
 from benchmarks.peers import Running
-from benchmarks.raw import connect, end_offsets
 
 _admin: Any = confluent_kafka.admin  # its stubs hide half of its names
 _PATIENCE_S: Final = 120.0
