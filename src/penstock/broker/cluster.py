@@ -163,6 +163,10 @@ class Cluster(Delegation):
         """`callback` gets the epoch of each session, before anybody is told of it."""
         self._session.on_opened(callback)
 
+    def on_registered(self, callback: Callable[[Revision], None]) -> None:
+        """`callback` gets the epoch of each session that the controller has dealt with."""
+        self._session.on_registered(callback)
+
     def on_session_lost(self, callback: Callable[[], None]) -> None:
         """`callback` is called in the loop, at once: from now on others may lead what this broker led (B4)."""
         self._session.on_lost(callback)

@@ -69,7 +69,9 @@ class Session:
         self._listeners: Mapping[str, Endpoint] = {}
         self._last_shutdown = identity.last_shutdown
         self._previous_epoch = identity.previous_epoch
+        self._heard = NO_REVISION  # the session that the controller has dealt with
         self._when_opened: list[Callable[[Revision], None]] = []
+        self._when_registered: list[Callable[[Revision], None]] = []
         self._when_lost: list[Callable[[], None]] = []
         self._check_now = asyncio.Event()
         self._keeper = Keeper(
@@ -100,6 +102,9 @@ class Session:
 
     def on_opened(self, callback: Callable[[Revision], None]) -> None:
         self._when_opened.append(callback)
+
+    def on_registered(self, callback: Callable[[Revision], None]) -> None:
+        self._when_registered.append(callback)
 
     def on_lost(self, callback: Callable[[], None]) -> None:
         self._when_lost.append(callback)
@@ -176,8 +181,20 @@ class Session:
             return
         if known is None or known.epoch != self.epoch:
             self._lose()
-        elif not known.fenced:
-            self._settled.set()
+        else:
+            self._see_registration()
+            if not known.fenced:
+                self._settled.set()
+
+    def _see_registration(self) -> None:
+        """How our last runs ended has been heard once the controller has dealt with this session."""
+        registered = self._feed.image.registrations.get(self.identity.broker_id)
+        if registered is None or registered.epoch != self.epoch or self._heard == self.epoch:
+            return
+        self._heard = self.epoch
+        self._last_shutdown = _CLEAN
+        for callback in self._when_registered:
+            callback(self.epoch)
 
     def _stalled(self) -> None:
         """We were away for so long that the session is over, as far as we know: others may lead by now."""
@@ -226,7 +243,6 @@ class Session:
     async def _opened(self, epoch: Revision) -> None:
         """What we hold from now on is as this session has it, until the process ends."""
         self.epoch = self._previous_epoch = epoch
-        self._last_shutdown = _CLEAN
         for callback in self._when_opened:
             callback(epoch)
         await self._feed.applied(epoch)

@@ -79,7 +79,7 @@ def last_ending(live: LiveBroker, known: Registration | None) -> str:
     """How the last run of a broker ended, as far as its data is what the controller knows of."""
     if known is None or known.directory_id != live.directory_id:
         return EMPTY_DISK
-    if live.previous_epoch != known.epoch:
+    if live.previous_epoch < known.epoch:  # what it had in that session is not what it has now
         return EMPTY_DISK
     return live.last_shutdown if live.last_shutdown in (CLEAN, PROCESS_CRASH) else POWER_LOSS
 

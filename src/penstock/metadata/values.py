@@ -36,8 +36,10 @@ class LiveBroker(NamedTuple):
     rack: str | None
     directory_id: str
     lease: int
-    last_shutdown: str = "clean"  # or process-crash, power-loss: the worst since the previous epoch
-    previous_epoch: int = 0  # in which it last saw itself registered, as its data directory knows
+    last_shutdown: str = (
+        "clean"  # or process-crash, power-loss: the worst since it saw itself registered
+    )
+    previous_epoch: int = 0  # of its last session, registered or not, as its data directory knows
     features: Ranges = UNTOLD  # that it supports
 
 

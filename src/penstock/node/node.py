@@ -163,7 +163,8 @@ class Node:
             replicas, cluster, groups, self._clock, self._chores.spawn, self.metrics
         )
         self._build_doors(self._services(replicas, cluster, groups, transactions))
-        cluster.on_session(self._note_session)
+        cluster.on_session(lambda epoch: self._note(directory.note_broker_epoch, epoch))
+        cluster.on_registered(lambda epoch: self._note(directory.note_registered, epoch))
         cluster.withdraw_when(lambda: replicas.is_offline)
         await cluster.join(self._advertised())
         self._isr.start(self._chores.spawn)
@@ -177,11 +178,10 @@ class Node:
         self._housekeeping.start(self._chores.spawn)
         self._open_gauges(replicas, cluster)
 
-    def _note_session(self, epoch: int) -> None:
+    def _note(self, note: Callable[[int], None], epoch: int) -> None:
         """On disk before anybody else knows of the session: who restarts says which was its last."""
-        assert self._directory is not None
         try:
-            self._directory.note_broker_epoch(epoch)
+            note(epoch)
         except StorageFault as fault:
             if self._housekeeping is None or self._replicas is None:
                 raise

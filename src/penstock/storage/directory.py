@@ -114,7 +114,8 @@ class DataDirectory:
         }
         self.store_revision = markers.read_store_revision(self.path)
         self._saved_revision = self.store_revision
-        self._write_running(self.last_run.broker_epoch, self.last_run.untold)
+        self._untold = self.last_run.untold
+        self.note_broker_epoch(self.last_run.broker_epoch)
 
     def _read_or_create_meta(self) -> dict[str, str]:
         meta = markers.read_meta(self.path)
@@ -162,9 +163,14 @@ class DataDirectory:
             self._meta |= wanted
             markers.write_meta(self.path, self._meta, self._disk)
 
-    def note_broker_epoch(self, broker_epoch: int) -> None:
-        """The epoch under which this run is registered, which tells how earlier runs ended. Waits for the disk."""
-        self._write_running(broker_epoch, Ending.CLEAN)
+    def note_broker_epoch(self, broker_epoch: int | None) -> None:
+        """The epoch of this run's session. Waits for the disk."""
+        self._write_running(broker_epoch, self._untold)
+
+    def note_registered(self, broker_epoch: int) -> None:
+        """The controller knows how earlier runs ended. Waits for the disk."""
+        self._untold = Ending.CLEAN
+        self.note_broker_epoch(broker_epoch)
 
     def _write_running(self, broker_epoch: int | None, untold: Ending) -> None:
         before = self.last_run.unseen_ending

@@ -176,7 +176,12 @@ def test_a_crash_keeps_a_place_among_the_eligible_and_a_loss_of_power_does_not(
 
 @pytest.mark.parametrize(
     ("how", "is_known"),
-    [({"directory": "other"}, False), ({"previous_epoch": 0}, False), ({}, True)],
+    [
+        ({"directory": "other"}, False),
+        ({"previous_epoch": 0}, False),
+        ({"previous_epoch": 99}, True),
+        ({}, True),
+    ],
 )
 def test_a_disk_that_is_not_the_one_known_counts_as_empty(
     how: dict[str, object], is_known: bool

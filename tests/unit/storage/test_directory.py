@@ -119,9 +119,9 @@ def test_the_end_of_a_run_is_known_to_the_next(tmp_path: Path) -> None:
     assert open_at(tmp_path, boot_id="boot-2").ending is Ending.POWER_LOSS
 
 
-def test_a_loss_of_power_is_remembered_until_a_session_tells_of_it(tmp_path: Path) -> None:
+def test_a_loss_of_power_is_remembered_until_the_controller_has_heard_of_it(tmp_path: Path) -> None:
     directory = open_at(tmp_path)
-    directory.note_broker_epoch(7)
+    directory.note_registered(7)
     directory.abandon()
     for _ in range(2):  # starts that come to nothing: nobody could be told
         directory = open_at(tmp_path, boot_id="boot-2")
@@ -133,6 +133,10 @@ def test_a_loss_of_power_is_remembered_until_a_session_tells_of_it(tmp_path: Pat
     directory = open_at(tmp_path, boot_id="boot-2")
     assert directory.last_run.untold is Ending.POWER_LOSS, "a crash is less, and does not hide it"
     directory.note_broker_epoch(8)
+    directory.close()
+    directory = open_at(tmp_path, boot_id="boot-2")
+    assert (directory.last_run.broker_epoch, directory.last_run.untold) == (8, Ending.POWER_LOSS)
+    directory.note_registered(9)
     directory.close()
     assert open_at(tmp_path, boot_id="boot-2").last_run.untold is Ending.CLEAN
 
