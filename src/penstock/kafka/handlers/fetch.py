@@ -56,14 +56,18 @@ def handle(request: FetchRequest, context: Context) -> FetchResponse | Awaitable
 def _check_replica(replica_id: int, request: FetchRequest, context: Context) -> tuple[int, int]:
     """Who follows must be the broker that the cluster knows, in its present session (R4)."""
     context.authorize(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
-    known = context.cluster.image.brokers.get(replica_id)
     epoch = request.replica_state.replica_epoch if context.version >= _EPOCHS_SINCE_VERSION else -1
+    _check_session(replica_id, epoch, context)
+    return replica_id, epoch
+
+
+def _check_session(replica_id: int, epoch: int, context: Context) -> None:
+    known = context.cluster.image.brokers.get(replica_id)
     if known is None or known.epoch != epoch:
         raise BrokerError(
             f"broker {replica_id} fetches in session {epoch}, which is not its present one",
             ErrorCode.STALE_BROKER_EPOCH,
         )
-    return replica_id, epoch
 
 
 class Fetch:
@@ -184,7 +188,11 @@ class Fetch:
         replica: tuple[int, int],
         at_least_one: bool,
     ) -> Read | EpochEnd:
-        """A replica that is throttled, and not in sync, gets nothing while the rate is used up."""
+        """A replica that is throttled, and not in sync, gets nothing while the rate is used up.
+
+        It may have been away since it asked, and have lost what it said that it has.
+        """
+        _check_session(*replica, self._context)
         throttles, topic = self._context.replicas.throttles, partition.topic
         if throttles is None or replica[0] in partition.isr:
             throttles = None

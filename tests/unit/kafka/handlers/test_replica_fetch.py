@@ -104,6 +104,22 @@ def test_a_follower_of_an_earlier_session_is_refused(engine: Engine, server: Ser
         server.handle(request(partition, replica_id=ANN), 14)  # which cannot say its session
 
 
+def test_a_fetch_that_waited_while_its_broker_began_another_session_counts_for_nothing(
+    engine: Engine, server: Server
+) -> None:
+    partition = led(engine)
+    waiting = server.handle(request(partition, max_wait_ms=60_000), VERSION)
+    brokers = server.services.cluster.image.brokers
+    brokers[ANN] = brokers[ANN]._replace(epoch=EPOCH + 1)
+    assert partition.leadership is not None
+    before = partition.leadership.follower(ANN)
+    assert before is not None
+    engine.append(partition, b"one")
+    engine.tick()
+    assert only(waiting.result()).error_code == ErrorCode.STALE_BROKER_EPOCH
+    assert before.end_at_fetch == 0
+
+
 @pytest.mark.parametrize(
     ("epoch", "code"),
     [(3, ErrorCode.FENCED_LEADER_EPOCH), (5, ErrorCode.UNKNOWN_LEADER_EPOCH)],
