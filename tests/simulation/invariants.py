@@ -18,7 +18,7 @@ from penstock.storage.log import Log
 from tests.simulation.loop import SimLoop, World
 from tests.simulation.machine import Machine
 from tests.simulation.mirror import Batch, Mirror, Mirrors, Place
-from tests.simulation.store import StoreCore
+from tests.simulation.store import StoreCore, live_keys
 
 _DECIDED: Final = ("p/", "t/", "reg/", "dead/", "cfg/", "pid")  # by the controller alone
 
@@ -247,10 +247,11 @@ class Invariants:
     # Faults --------------------------------------------------------------------------------------
 
     def _power_lost(self, machine: Machine) -> None:
+        live = live_keys(self._core.entries).get(machine.broker_id)  # registered or not yet
+        epoch = max(self._registered.get(machine.broker_id, 0), live.create_revision if live else 0)
         for place in self.committed:
             mirror = self._mirror(machine.broker_id, place)
             if mirror is not None:
-                epoch = self._registered.get(machine.broker_id, 0)
                 self._ghosts[machine.broker_id, place] = Ghost(epoch, mirror.end)
         self.mirrors.forget(machine.directory)
 
