@@ -60,14 +60,14 @@ def a_loss_of_power_that_nobody_is_told_of() -> Iterator[None]:
 def fetches_of_a_session_that_is_over() -> Iterator[None]:
     """KIP-903: neither the leader nor the controller knows of which run of a broker it hears."""
 
-    def believing(replica_id: int, request: Any, _context: Any) -> tuple[int, int]:
-        return replica_id, request.replica_state.replica_epoch
+    def believing(_replica_id: int, _epoch: int, _context: Any) -> None:
+        """Whatever it says."""
 
     def unknown(keeper: Any, _partition: Partition, broker_id: int) -> int:
         return keeper._cluster.epoch if broker_id == keeper._cluster.broker_id else -1
 
     with (
-        mock.patch.object(fetch, "_check_replica", believing),
+        mock.patch.object(fetch, "_check_session", believing),
         mock.patch.object(IsrKeeper, "_epoch_of", unknown),
     ):
         yield
