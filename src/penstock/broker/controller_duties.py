@@ -172,7 +172,7 @@ class Duties:
         if await self._committer.commit_all(decide):
             _log.info("broker-registered broker=%d", broker_id)
         elif broker_id in brokers_to_register(self._image):
-            _log.error("broker-refused broker=%d reason=feature-unsupported", broker_id)
+            _log.error("broker-refused broker=%d reason=%s", broker_id, "feature-unsupported")
 
     def _to_unfence(self) -> list[int]:
         """Of those that are registered: some may have come while others were."""
