@@ -167,7 +167,8 @@ def note_delivery(send: Send, error: Any, message: Any) -> None:
     """What a delivery report says of a message."""
     if error is None:
         send.acked_ns = time.monotonic_ns()
-        send.offset = message.offset() if message.offset() >= 0 else None
+        offset = message.offset()  # None: a repeated batch whose first answer was lost
+        send.offset = offset if offset is not None and offset >= 0 else None
         send.outcome = Outcome.DONE
     else:
         send.outcome = Outcome.FAILED if error.code() in _CERTAIN else Outcome.UNKNOWN
