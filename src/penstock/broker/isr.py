@@ -7,6 +7,7 @@ request is under way at a time.
 import asyncio
 import logging
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 from penstock.broker.cluster import Cluster, Spawn
@@ -171,10 +172,11 @@ class IsrKeeper:
             await self._proposed.wait()
             await asyncio.sleep(_BATCH_S)
             self._proposed.clear()
-            batch = [p for p in list(self._wanted)[:_MAX_PARTITIONS] if _proposal(p) is not None]
-            for partition in list(self._wanted)[:_MAX_PARTITIONS]:
+            taken = list(islice(self._wanted, _MAX_PARTITIONS))
+            for partition in taken:
                 del self._wanted[partition]
                 self._put_off[partition] = None  # there may be others to be taken in after this
+            batch = [partition for partition in taken if _proposal(partition) is not None]
             if self._wanted:
                 self._proposed.set()
             if batch and not await self._send(batch):

@@ -140,7 +140,7 @@ class Replicas:
         if self.directory.ending is Ending.CLEAN:
             return
         metrics, begun_ms = self.metrics.recovery, self._clock.monotonic_ms()
-        torn = [p for p in self.partitions() if self.has_log(p) or self._had_records(p)]
+        torn = [p for p in self.partitions() if self.has_log(p) or self.saved_high_watermark(p)]
         metrics.remaining_logs.set(len(torn))
         for partition in torn:
             self._recover(partition)
@@ -171,13 +171,9 @@ class Replicas:
             )
         self._tell_what_is_lost(partition)
 
-    def _had_records(self, partition: Partition) -> int:
-        """Up to where it was committed, as far as that was written down."""
-        return self.directory.high_watermark(partition.topic.id, partition.index) or 0
-
     def _tell_what_is_lost(self, partition: Partition) -> None:
         """Loss of power may take what was acknowledged and not synced; somebody should know."""
-        committed = self._had_records(partition)
+        committed = self.saved_high_watermark(partition)
         if partition.log.next_offset < committed:
             _log.error(
                 "offsets-lost partition=%s next-offset=%d high-watermark-was=%d",
@@ -302,6 +298,7 @@ class Replicas:
         self._flusher.request(partition)
 
     def saved_high_watermark(self, partition: Partition) -> int:
+        """Up to where it was committed, as far as that was written down."""
         return self.directory.high_watermark(partition.topic.id, partition.index) or 0
 
     def monotonic_ms(self) -> int:
