@@ -14,10 +14,12 @@ import pytest
 
 from penstock.testing.endpoints import parse_ready_line
 from tests.support.command import command, environment, penstock_command
+from tests.support.ports import kept_ports
 from tests.support.server import PATIENCE_S, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
+MOST_BROKERS = 3
 PAST_ONE_WISH_S = 0.6  # signals closer together than half a second count as one
 
 
@@ -27,9 +29,10 @@ class Dev:
     def __init__(self, home: Path, *words: object) -> None:
         self.data = home / "cluster"
         self._out, self._err = home / "out", home / "err"
+        port = kept_ports(MOST_BROKERS)[0]
         with open(self._out, "wb") as out, open(self._err, "wb") as err:
             self.process = subprocess.Popen(
-                command("dev", "--data", self.data, "--port", 0, "--http", "off", *words),
+                command("dev", "--data", self.data, "--port", port, "--http", "off", *words),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -143,15 +146,15 @@ def test_a_broker_that_dies_is_started_again_when_asked_for(tmp_path: Path) -> N
 
 
 def test_a_broker_that_cannot_start_ends_the_others_and_says_why(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with Dev(tmp_path, "--brokers", 2, "--port", port - 1) as dev:
-            assert dev.process.wait(PATIENCE_S) == 1
-            assert f"broker-2 | penstock: cannot listen on 127.0.0.1:{port}" in dev.err
-            assert "penstock: broker 2 did not start (exit code 1)" in dev.err
-            assert "cluster ready" not in dev.out
+    first, port = kept_ports(2)
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        Dev(tmp_path, "--brokers", 2, "--port", first) as dev,
+    ):
+        assert dev.process.wait(PATIENCE_S) == 1
+        assert f"broker-2 | penstock: cannot listen on 127.0.0.1:{port}" in dev.err
+        assert "penstock: broker 2 did not start (exit code 1)" in dev.err
+        assert "cluster ready" not in dev.out
 
 
 def test_a_second_signal_kills_a_broker_that_does_not_end(tmp_path: Path) -> None:

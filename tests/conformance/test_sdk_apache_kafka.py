@@ -1,7 +1,6 @@
 """The client against Apache Kafka: fetched from Maven Central, skipped where that is out of reach."""
 
 import asyncio
-import socket
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from penstock.sdk import Message
 from penstock.sdk.errors import Fenced, PenstockError
 from tests.conformance.test_other_clients import fetched, fresh, run
 from tests.support.command import penstock_command
+from tests.support.ports import kept_ports
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 PATIENCE_S = 60.0
@@ -45,20 +45,12 @@ group.initial.rebalance.delay.ms=0
 """
 
 
-def free_ports(count: int) -> list[int]:
-    holders = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [holder.getsockname()[1] for holder in holders]
-    for holder in holders:
-        holder.close()
-    return ports
-
-
 @pytest.fixture(scope="module")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("kafka")
     (folder / "pom.xml").write_text(POM)
     fetched("mvn", "-q", "dependency:copy-dependencies", "-DoutputDirectory=lib", cwd=folder)
-    broker, controller = free_ports(2)
+    broker, controller = kept_ports(2)
     settings = folder / "server.properties"
     settings.write_text(PROPERTIES.format(broker=broker, controller=controller, folder=folder))
     java = ("java", "-Xmx512m", "-cp", f"{folder}/lib/*")

@@ -59,7 +59,7 @@ HERE: Final = Place()
 
 
 class ClusterOfServers:
-    """Brokers 1 to N. Their data outlive their processes; their ports, once chosen, are kept."""
+    """Brokers 1 to N. Their data and their ports outlive their processes."""
 
     def __init__(
         self,

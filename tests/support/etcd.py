@@ -4,18 +4,18 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from tests.support.cluster import HERE, Place
+from tests.support.ports import kept_ports
 from tests.support.server import until
 
 _HOST: Final = "127.0.0.1"
@@ -174,7 +174,7 @@ class Etcd:
         """`places`: the host of each member, when they are not all here."""
         self._flags = flags
         self._tls = tls
-        ports = iter(_free_ports(3 * members))
+        ports = iter(kept_ports(3 * members))
         self.members: list[EtcdMember] = []
         for number in range(members):
             place = home / f"n{number}"
@@ -258,12 +258,3 @@ def make_certificates(home: Path) -> Tls:
     ):
         subprocess.run(line.split(), cwd=home, check=True, capture_output=True)
     return Tls(home / "ca.pem", home / "own.pem", home / "own.key")
-
-
-def _free_ports(count: int) -> list[int]:
-    """Free at the same moment, hence different."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for sock in sockets:
-            sock.bind((_HOST, 0))
-        return [sock.getsockname()[1] for sock in sockets]

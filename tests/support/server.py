@@ -17,15 +17,13 @@ import confluent_kafka.admin
 
 from penstock.testing.endpoints import Endpoints, parse_ready_line
 from tests.support.command import command, environment
+from tests.support.ports import kept_port
 
 rd: Any = confluent_kafka.admin  # its stubs hide half of its names
 
 PATIENCE_S = 60.0  # ten times and more of what anything here needs
 
-_ANY_PORT = "127.0.0.1:0"
 _DEFAULTS = {
-    "listeners": _ANY_PORT,
-    "penstock.http": _ANY_PORT,
     "broker.session.timeout.ms": "20000",  # busy machines elect for nothing
 }
 
@@ -39,7 +37,7 @@ def until(condition: Callable[[], object], what: str, patience_s: float = PATIEN
 
 
 class Server:
-    """At most one process at a time. The data outlives it; the port, once chosen, is kept."""
+    """At most one process at a time. Its data and its ports outlive it."""
 
     def __init__(
         self,
@@ -52,7 +50,9 @@ class Server:
     ) -> None:
         """`run_in`: the front of the command, such as nsenter. `variables`: more environment."""
         self.data_dir = data_dir or home / "data"
-        self.settings = _DEFAULTS | {name: str(value) for name, value in (settings or {}).items()}
+        addresses = {name: f"127.0.0.1:{kept_port()}" for name in ("listeners", "penstock.http")}
+        given = {name: str(value) for name, value in (settings or {}).items()}
+        self.settings = {**_DEFAULTS, **addresses, **given}
         self.variables = dict(variables or {})
         self._run_in = list(run_in)
         self._log_path = home / "broker.log"

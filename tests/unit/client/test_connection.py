@@ -1,7 +1,6 @@
 """Every test runs its own event loop: the subject is a client, and its peer is a scripted broker."""
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import cast
@@ -20,6 +19,7 @@ from penstock.wire.messages.metadata import (
 )
 from penstock.wire.schema import Message
 from tests.support.fake_broker import HANG_UP, SILENCE, FakeBroker
+from tests.support.ports import kept_port
 
 PATIENCE_MS = 10_000
 
@@ -44,12 +44,6 @@ async def connect(broker: FakeBroker) -> Connection:
 async def cluster_id(connection: Connection) -> str | None:
     answer = await connection.request(MetadataRequest(), MetadataResponse, timeout_ms=PATIENCE_MS)
     return answer.cluster_id
-
-
-def unused_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_a_request_goes_out_in_the_highest_version_that_both_sides_have() -> None:
@@ -91,7 +85,7 @@ def test_pipelined_requests_each_get_their_own_answer() -> None:
 
 def test_a_refused_connection_says_how_to_start_a_broker() -> None:
     async def scenario() -> None:
-        address = Address("127.0.0.1", unused_port())
+        address = Address("127.0.0.1", kept_port())
         with pytest.raises(ClientError) as caught:
             await Connection.open(address, client_id="test", timeout_ms=PATIENCE_MS)
         assert str(caught.value) == (
