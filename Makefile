@@ -4,9 +4,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := check
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+SPARK := .venv/.spark
 PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: check fix static unit test slow cluster sim chaos demo bench run environment kcat etcd nft clean help
+.PHONY: check fix static unit test slow cluster spark sim chaos demo bench run environment kcat etcd nft clean help
 
 check: fix static               ## format, lint, types, layers, unit tests
 	$(PYTEST) -n auto
@@ -24,9 +25,9 @@ static: $(INSTALLED)            ## what can be said without running anything
 unit: $(INSTALLED)              ## make unit T=storage
 	$(PYTEST) tests/unit/$(T)
 
-test: $(INSTALLED) kcat etcd nft ## everything: static checks, then every test; pytest has the last word
+test: $(SPARK) kcat etcd nft  ## everything: static checks, then every test; pytest has the last word
 	@failed=0; $(MAKE) --no-print-directory static || failed=1; \
-	$(PYTEST) -n auto --dist loadfile -m 'not spark' || failed=1; \
+	$(PYTEST) -n auto --dist loadfile -m '' || failed=1; \
 	exit $$failed
 
 slow: $(INSTALLED)              ## long property runs and many simulation seeds
@@ -34,6 +35,9 @@ slow: $(INSTALLED)              ## long property runs and many simulation seeds
 
 cluster: $(INSTALLED) kcat etcd nft ## real processes: brokers and Kafka clients
 	$(PYTEST) -m cluster tests/cluster tests/conformance
+
+spark: $(SPARK)                 ## the data pipeline, on Spark
+	$(PYTEST) -m spark tests/spark
 
 chaos: $(INSTALLED) etcd nft    ## make chaos MINUTES=10: faults at random; SEED=… plays one run again
 	MINUTES=$(or $(MINUTES),5) SEED=$(or $(SEED),random) $(PYTEST) -s -m cluster tests/cluster/test_cluster_chaos.py
@@ -52,7 +56,11 @@ run: $(INSTALLED)               ## one broker on 127.0.0.1:9092, data in ./penst
 
 environment: $(INSTALLED)       ## only make .venv
 $(INSTALLED): pyproject.toml scripts/environment
-	@scripts/environment
+	@scripts/environment dev
+	@touch $@
+
+$(SPARK): $(INSTALLED)          # Spark is large: only what runs it installs it
+	@scripts/environment dev,spark
 	@touch $@
 
 kcat:
