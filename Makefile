@@ -27,7 +27,7 @@ unit: $(INSTALLED)              ## make unit T=storage
 
 test: $(SPARK) kcat etcd nft  ## everything: static checks, then every test; pytest has the last word
 	@failed=0; $(MAKE) --no-print-directory static || failed=1; \
-	$(PYTEST) -n auto --dist loadfile -m '' || failed=1; \
+	$(PYTEST) -n auto --dist loadfile --no-loadscope-reorder -m '' || failed=1; \
 	exit $$failed
 
 slow: $(INSTALLED)              ## long property runs and many simulation seeds
