@@ -7,7 +7,7 @@ time per GB is what replication costs. "caught up" is a follower that was away w
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -20,7 +20,6 @@ from benchmarks.raw import Outcome, Plan, generate
 from benchmarks.rig import (
     BROKER_CORES,
     LOAD_CORES,
-    CpuMeter,
     on_cores,
     parser,
     percentiles,
@@ -43,6 +42,7 @@ class Case(NamedTuple):
     message_bytes: int
     batch_bytes: int
     window: int = 16
+    partitions: int = _PARTITIONS
 
 
 CASES: Final = (
@@ -50,6 +50,10 @@ CASES: Final = (
     Case("100 B, 64 KiB batches", 100, 64 * _KIB),
     Case("1 KB, 64 KiB batches", 1000, 64 * _KIB),
     Case("1 KB, 1 MB batches", 1000, 1_000_000, window=4),
+    Case("100 B, 16 KiB batches, 1 partition", 100, 16 * _KIB, partitions=1),
+    Case("1 KB, 16 KiB batches, 1 partition", 1000, 16 * _KIB, partitions=1),
+    Case("100 B, 16 KiB batches, 64 partitions", 100, 16 * _KIB, window=4, partitions=64),
+    Case("1 KB, 16 KiB batches, 64 partitions", 1000, 16 * _KIB, window=4, partitions=64),
 )
 
 
@@ -79,27 +83,27 @@ class Cluster:
             if broker.is_running:
                 broker.kill()
 
-    def topic(self, replication_factor: int) -> str:
+    def topic(self, replication_factor: int, partitions: int = _PARTITIONS) -> str:
         name = f"bench-{time.monotonic_ns()}"
         replicas = [1, 2, 3][:replication_factor]
         new = _admin.NewTopic(
             name,
-            _PARTITIONS,
-            replica_assignment=[replicas] * _PARTITIONS,
+            partitions,
+            replica_assignment=[replicas] * partitions,
             config={"max.message.bytes": "20000000", "min.insync.replicas": "1"},
         )
         self.admin.create_topics([new])[name].result()
-        self.await_in_sync(name, replication_factor)
+        self.await_in_sync(name, replication_factor, partitions)
         return name
 
     def delete(self, name: str) -> None:
         self.admin.delete_topics([name])[name].result()
 
-    def await_in_sync(self, name: str, count: int) -> None:
+    def await_in_sync(self, name: str, count: int, partitions: int = _PARTITIONS) -> None:
         def in_sync() -> bool:
-            partitions = self.admin.list_topics(name, timeout=10).topics[name].partitions
-            return len(partitions) == _PARTITIONS and all(
-                len(partition.isrs) == count for partition in partitions.values()
+            found = self.admin.list_topics(name, timeout=10).topics[name].partitions
+            return len(found) == partitions and all(
+                len(partition.isrs) == count for partition in found.values()
             )
 
         self._until(in_sync)
@@ -124,44 +128,30 @@ def running_cluster(data: str | None) -> Iterator[Cluster]:
                 cluster.kill()
 
 
-class Run(NamedTuple):
-    outcome: Outcome
-    followers_cpu_s: float
-
-    @property
-    def messages_s(self) -> float:
-        return self.outcome.produced_messages / self.outcome.seconds
-
-    @property
-    def gigabytes(self) -> float:
-        return self.outcome.produced_bytes / 1e9
-
-
-def produce(cluster: Cluster, case: Case, factor: int, seconds: float) -> Run:
-    name = cluster.topic(factor)
-    leader = cluster.brokers[0]
-    meters = [CpuMeter(broker.pid) for broker in cluster.brokers[1:]]
+def produce(cluster: Cluster, case: Case, factor: int, seconds: float) -> Outcome:
+    name = cluster.topic(factor, case.partitions)
+    leader, *followers = cluster.brokers
     outcome = generate(
         Plan(
             port=port_of(leader),
             broker_pid=leader.pid,
             topic=name,
-            partitions=_PARTITIONS,
+            partitions=case.partitions,
             message_bytes=case.message_bytes,
             batch_bytes=case.batch_bytes,
             now_ms=time.time_ns() // 1_000_000,
             window=case.window,
             seconds=seconds,
             max_bytes=2_000_000_000,
+            other_pids=[broker.pid for broker in followers],
         )
     )
-    used = sum(meter.lap().cpu_s for meter in meters)
-    cluster.await_in_sync(name, factor)
+    cluster.await_in_sync(name, factor, case.partitions)
     cluster.delete(name)
-    return Run(outcome, used)
+    return outcome
 
 
-def throughput(cluster: Cluster, seconds: float) -> None:
+def throughput(cluster: Cluster, cases: Iterable[Case], seconds: float) -> None:
     print("\nProducing with acks=all\n")
     print_heading(
         "case",
@@ -171,18 +161,22 @@ def throughput(cluster: Cluster, seconds: float) -> None:
         "leader CPU s/GB, RF 1 / RF 3",
         "each follower, CPU s/GB",
     )
-    for case in CASES:
+    for case in cases:
         one, three = (produce(cluster, case, factor, seconds) for factor in (1, 3))
         print_row(
             case.name,
             *(
-                f"{it.messages_s:,.0f} ({it.gigabytes * 1000 / it.outcome.seconds:.0f})"
+                f"{it.produced_messages / it.seconds:,.0f} ({_rate(it) / 1e6:.0f})"
                 for it in (one, three)
             ),
-            f"{three.messages_s / one.messages_s:.2f}",
-            " / ".join(f"{it.outcome.broker_cpu_s / it.gigabytes:.2f}" for it in (one, three)),
-            f"{three.followers_cpu_s / (_BROKERS - 1) / three.gigabytes:.2f}",
+            f"{_rate(three) / _rate(one):.2f}",
+            " / ".join(f"{it.broker_cpu_s / it.produced_bytes * 1e9:.2f}" for it in (one, three)),
+            f"{three.others_cpu_s / (_BROKERS - 1) / three.produced_bytes * 1e9:.2f}",
         )
+
+
+def _rate(outcome: Outcome) -> float:
+    return outcome.produced_bytes / outcome.seconds
 
 
 def latency(cluster: Cluster, seconds: float) -> None:
@@ -243,11 +237,20 @@ def catch_up(cluster: Cluster, gigabytes: float) -> None:
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--seconds", type=float, default=4.0, help="of load for each case")
+    options.add_argument(
+        "--only",
+        metavar="TEXT",
+        help="the cases of throughput with this in their names, and nothing else",
+    )
     options.add_argument("--gigabytes", type=float, default=2.0, help="that a follower misses")
     arguments = options.parse_args()
     print_machine()
     with running_cluster(arguments.data) as cluster:
-        throughput(cluster, arguments.seconds)
+        if arguments.only is not None:
+            chosen = [case for case in CASES if arguments.only in case.name]
+            throughput(cluster, chosen, arguments.seconds)
+            return
+        throughput(cluster, CASES, arguments.seconds)
         latency(cluster, arguments.seconds)
         catch_up(cluster, arguments.gigabytes)
 
