@@ -151,6 +151,34 @@ def test_a_disk_that_fails_takes_its_broker_out_and_others_lead_within_seconds(
         assert not work.load.errors
 
 
+def test_a_broker_whose_disk_failed_does_not_lead_although_no_other_is_left(
+    synced: ClusterOfServers, faults: dict[int, FaultyDisk], rng: Random
+) -> None:
+    """Three faults: two in sync, one of them fails, the other is killed. Only that one may lead again."""
+    with Workload(synced, rng, partitions=1) as work:
+        victim = synced.leader_of(TOPIC, 0)
+        other, third = (number for number in BROKERS if number != victim)
+        synced.kill(third)
+        synced.wait_isr(TOPIC, 0, size=2)
+        work.await_progress()
+        faults[victim].fail("sync", f"/{TOPIC}/")
+        until(lambda: synced.leader_of(TOPIC, 0) == other, "the other leads")
+        synced.kill(other)
+        synced.kill(victim)
+        faults[victim].heal()
+        synced.start(victim)
+        (started,) = synced.servers[victim].events("recovered")[-1:]
+        assert "ending=power-loss" in started
+        assert synced.partition(TOPIC, 0).leader == -1
+        synced.start(other)
+        until(lambda: synced.leader_of(TOPIC, 0) == other, "what it has is all that was committed")
+        synced.start(third)
+        synced.wait_healthy()
+        work.await_progress()
+        work.finish()
+        assert not work.load.errors
+
+
 @pytest.mark.parametrize(("operation", "delay_ms"), [("sync", 200), ("write", 20)])
 @pytest.mark.parametrize("who", ["follower", "all"])
 def test_a_slow_disk_slows_producers_down_and_shows_them_no_error(

@@ -177,6 +177,7 @@ class Cluster(Delegation):
 
     def endpoints(self, listener: str) -> list[tuple[BrokerInfo, Endpoint]]:
         """The brokers that take part and can be reached through that listener.
+        self._session.withdraw_when(is_disabled)
 
         Without any, this one: a client that is told of none forgets even whom it asks.
         """

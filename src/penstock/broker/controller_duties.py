@@ -18,6 +18,7 @@ from penstock.metadata.registration import (
     begin_shutdown,
     broker_lost,
     brokers_to_register,
+    disk_failed,
     lost_brokers,
     register_broker,
     unfence_broker,
@@ -65,6 +66,7 @@ class Duties:
         self._patience_s: Final = patience_ms / 1000  # for brokers that start as we do (C4)
         self._reports: dict[int, Report] = {}
         self._leaving: dict[int, int] = {}  # the session that a broker wishes to end
+        self._failed: dict[int, int] = {}  # the session in which a broker's disk failed
         self._handed_over: dict[int, Revision] = {}  # when it led nothing any more
         self._seen_to_start: set[int] = set()
         self._waits_until_s = 0.0
@@ -74,6 +76,7 @@ class Duties:
         """The office is ours. At a cold start the others are given time to come back (C4)."""
         self._reports.clear()
         self._leaving.clear()
+        self._failed.clear()
         self._handed_over.clear()
         loop = asyncio.get_running_loop()
         if is_cold:
@@ -111,7 +114,13 @@ class Duties:
     # what brokers report
 
     def heartbeat(
-        self, broker_id: int, epoch: int, applied: int, *, wants_to_leave: bool
+        self,
+        broker_id: int,
+        epoch: int,
+        applied: int,
+        *,
+        wants_to_leave: bool,
+        has_failed: bool = False,
     ) -> Standing:
         """C6: how far a broker is, and whether it may take part or leave. Says nothing of its life.
 
@@ -119,7 +128,10 @@ class Duties:
         """
         broker = self._registered(broker_id, epoch)
         self._reports[broker_id] = Report(epoch, applied)
-        if wants_to_leave and broker_id not in self._handed_over:
+        if has_failed and self._failed.get(broker_id) != epoch:
+            self._failed[broker_id] = epoch
+            self._handed_over.pop(broker_id, None)  # as one that was sound
+        if (wants_to_leave or has_failed) and broker_id not in self._handed_over:
             self._leaving[broker_id] = epoch
             self._wake()
         elif broker.fenced and self._is_caught_up(broker_id):
@@ -184,6 +196,7 @@ class Duties:
             and broker.id in image.live
             and broker.id not in unregistered
             and not broker.in_controlled_shutdown
+            and self._failed.get(broker.id) != broker.epoch
             and self._is_caught_up(broker.id)
         ]
 
@@ -217,17 +230,20 @@ class Duties:
         )
 
     async def _let_go(self, broker_id: int) -> None:
-        """O1: others lead what it led; it is told to go once they all know."""
+        """O1, L4: others lead what it led; it is told to go once they all know."""
         broker = self._image.brokers.get(broker_id)
         epoch = self._leaving.pop(broker_id)
         if broker is None or broker.epoch != epoch:
             return
+        has_failed = self._failed.get(broker_id) == epoch
+        go = disk_failed if has_failed else begin_shutdown
 
         def decide() -> Sequence[Decision[None]]:
-            return begin_shutdown(self._image, broker_id, self._view.rules)
+            return go(self._image, broker_id, self._view.rules)
 
         if broker_id not in self._handed_over:
-            _log.info("broker-leaving broker=%d", broker_id)
+            reason = "disk-failed" if has_failed else "stop"
+            _log.info("broker-leaving broker=%d reason=%s", broker_id, reason)
         while decide():  # once more: until the registration said so, leaders could take it back
             await self._committer.commit_fast(decide)
             self._handed_over.pop(broker_id, None)

@@ -40,8 +40,7 @@ class Heartbeats:
 
     async def send_for_ever(self) -> None:
         while True:
-            is_disabled = self._is_disabled() and bool(self._view.other_brokers())
-            await self._beat(is_disabled=is_disabled)
+            await self._beat()
             try:
                 async with asyncio.timeout(self._view.config.broker_heartbeat_interval_ms / 1000):
                     await self._due.wait()
@@ -68,7 +67,8 @@ class Heartbeats:
             request.broker_id,
             request.broker_epoch,
             request.current_metadata_offset,
-            wants_to_leave=request.want_shut_down or request.want_fence,
+            wants_to_leave=request.want_shut_down,
+            has_failed=request.want_fence,
         )
         return BrokerHeartbeatResponse(
             is_caught_up=standing.is_caught_up,
@@ -84,9 +84,7 @@ class Heartbeats:
         if delta.controller or (waits and self._view.broker_id in delta.brokers):
             self._due.set()
 
-    async def _beat(
-        self, *, wants_to_leave: bool = False, is_disabled: bool = False
-    ) -> BrokerHeartbeatResponse | None:
+    async def _beat(self, *, wants_to_leave: bool = False) -> BrokerHeartbeatResponse | None:
         """None when there is nobody to tell; the next one will do."""
         if self._session.epoch == NO_REVISION:
             return None
@@ -96,7 +94,7 @@ class Heartbeats:
             broker_epoch=self._session.epoch,
             current_metadata_offset=image.revision,
             want_shut_down=wants_to_leave,
-            want_fence=is_disabled,
+            want_fence=self._is_disabled() and bool(self._view.other_brokers()),
         )
         try:
             if image.controller_id == self._view.broker_id:

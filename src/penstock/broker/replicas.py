@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from penstock.broker.flusher import Flusher
@@ -387,3 +388,12 @@ class Replicas:
         _log.critical("data-directory-offline error=%s", error)
         for partition in self.partitions():
             partition.fail(refusal)
+        with suppress(RuntimeError):  # at the very end there are no threads any more
+            noted = self.loop.run_in_executor(self._disk_threads, self.directory.note_failed)
+            noted.add_done_callback(_tell_if_not_noted)
+
+
+def _tell_if_not_noted(done: "asyncio.Future[None]") -> None:
+    """The controller remembers it as well."""
+    if not done.cancelled() and (error := done.exception()) is not None:
+        _log.error("failure-not-noted error=%s", error)

@@ -42,6 +42,7 @@ _log = logging.getLogger(__name__)
 _LOOKS: Final = 8  # at a broker that has our id, over two of its sessions: it may turn out dead
 _CHECK_S: Final = 1.0
 _CLEAN: Final = "clean"
+_POWER_LOSS: Final = "power-loss"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,7 @@ class Session:
         self._last_shutdown = identity.last_shutdown
         self._previous_epoch = identity.previous_epoch
         self._heard = NO_REVISION  # the session that the controller has dealt with
+        self._has_failed: Callable[[], bool] = lambda: False
         self._when_opened: list[Callable[[Revision], None]] = []
         self._when_registered: list[Callable[[Revision], None]] = []
         self._when_lost: list[Callable[[], None]] = []
@@ -99,6 +101,10 @@ class Session:
     def is_connected(self) -> bool:
         """Whether the store has heard of us within the session's own time."""
         return self._keeper.is_connected
+
+    def withdraw_when(self, has_failed: Callable[[], bool]) -> None:
+        """Once that is so, what this broker holds is not what it was (L4)."""
+        self._has_failed = has_failed
 
     def on_opened(self, callback: Callable[[Revision], None]) -> None:
         self._when_opened.append(callback)
@@ -226,7 +232,7 @@ class Session:
             rack=identity.rack,
             directory_id=identity.directory_id,
             lease=lease,
-            last_shutdown=self._last_shutdown,
+            last_shutdown=_POWER_LOSS if self._has_failed() else self._last_shutdown,
             previous_epoch=self._previous_epoch,
             features=identity.features,
         )

@@ -38,15 +38,25 @@ def fail_replicas(
 def _without(
     before: PartitionImage, broker_id: int, electorate: Electorate, law: Law
 ) -> PartitionImage:
-    if broker_id not in (*before.isr, *before.elr):
-        return before
-    after = without(before, broker_id, law, intact=False)
-    if not after.isr and not after.elr:
+    after = deprived(before, broker_id, electorate.able, law)
+    if after is None:
         raise BrokerError(
             f"no other replica of {list(before.replicas)} has all that is committed",
             ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
         )
+    return after
+
+
+def deprived(
+    before: PartitionImage, broker_id: int, able: frozenset[int], law: Law
+) -> PartitionImage | None:
+    """The partition without a replica whose data is not what it was; None where no other has all that is committed."""
+    if broker_id not in (*before.isr, *before.elr):
+        return before
+    after = without(before, broker_id, law, intact=False)
+    if not after.isr and not after.elr:
+        return None
     after = after._replace(elr=tuple(it for it in after.elr if it != broker_id))
     if before.leader == broker_id or not after.isr:
-        after = elected(after, electorate.able - {broker_id}, unclean=False)
+        after = elected(after, able - {broker_id}, unclean=False)
     return settled(before, after, law)

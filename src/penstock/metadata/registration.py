@@ -8,6 +8,7 @@ from typing import Final
 
 from penstock.metadata.chunk_rewrites import rewrite
 from penstock.metadata.decisions import Decision, Rules, unchanged
+from penstock.metadata.failed_replicas import deprived
 from penstock.metadata.feature_levels import in_force
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.partition_rules import NOBODY, Electorate, Law, elected, settled, without
@@ -81,6 +82,8 @@ def last_ending(live: LiveBroker, known: Registration | None) -> str:
         return EMPTY_DISK
     if live.previous_epoch < known.epoch:  # what it had in that session is not what it has now
         return EMPTY_DISK
+    if known.disk_failed:  # the kernel may have dropped what it could not write
+        return POWER_LOSS
     return live.last_shutdown if live.last_shutdown in (CLEAN, PROCESS_CRASH) else POWER_LOSS
 
 
@@ -192,6 +195,26 @@ def begin_shutdown(image: ClusterImage, broker_id: int, rules: Rules) -> list[De
         return changes
     leaving = known._replace(in_controlled_shutdown=True)
     return [*changes, _registered(image, broker_id, leaving, session=known.epoch)]
+
+
+def disk_failed(image: ClusterImage, broker_id: int, rules: Rules) -> list[Decision[None]]:
+    """L4: a broker whose data directory failed leaves every ISR and ELR, and others lead, until it starts anew.
+
+    It stays where no other replica has all that is committed.
+    """
+    known, broker = image.registrations.get(broker_id), image.brokers.get(broker_id)
+    if known is None or broker is None or known.epoch != broker.epoch:
+        return []
+    electorate = Electorate(image, rules, leaving=broker_id)
+
+    def step(partition: PartitionImage, law: Law) -> PartitionImage:
+        return deprived(partition, broker_id, electorate.able, law) or partition
+
+    changes = rewrite(image, image.chunks_on(broker_id), electorate, step)
+    if known.in_controlled_shutdown and known.disk_failed:
+        return changes
+    failed = known._replace(in_controlled_shutdown=True, disk_failed=True)
+    return [*changes, _registered(image, broker_id, failed, session=known.epoch)]
 
 
 def unregister_broker(image: ClusterImage, broker_id: int, rules: Rules) -> list[Decision[None]]:

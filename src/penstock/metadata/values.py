@@ -55,6 +55,9 @@ class Registration(NamedTuple):
         False  # its session has ended, and what it led and held in sync was given to others
     )
     features: Ranges = UNTOLD  # that it supported when it last ran
+    disk_failed: bool = (
+        False  # in its present session, or in its last one: nobody knows what is on it
+    )
 
 
 class PartitionImage(NamedTuple):

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 from penstock.model.configs import TopicConfig
-from penstock.model.errors import DiskFull, StorageFault
+from penstock.model.errors import BrokerError, DiskFull, StorageFault
 from penstock.model.ids import TopicId
 from penstock.storage import checkpoints, identity, markers, names
 from penstock.storage.ballast import Ballast
@@ -33,6 +33,7 @@ _CLOSING_THREADS: Final = 16
 _CLOSED_TOGETHER: Final = 256  # logs; each holds a few descriptors until it is synced
 _LOCK: Final = "lock"
 _PID_WIDTH: Final = 10
+_NO_BOOT: Final = "disk-failed"  # in place of a boot's id: no run has the same
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 
@@ -106,6 +107,7 @@ class DataDirectory:
         is_new = not os.path.exists(f"{self.path}/{markers.META}")
         self._meta = self._read_or_create_meta()
         self._boot_id = boot_id
+        self._epoch: int | None = None
         self._run = uuid.uuid4().hex
         self.last_run = markers.read_last_run(self.path, boot_id, is_new=is_new)
         self._checkpoints = {
@@ -165,12 +167,19 @@ class DataDirectory:
 
     def note_broker_epoch(self, broker_epoch: int | None) -> None:
         """The epoch of this run's session. Waits for the disk."""
+        self._epoch = broker_epoch
         self._write_running(broker_epoch, self._untold)
 
     def note_registered(self, broker_epoch: int) -> None:
         """The controller knows how earlier runs ended. Waits for the disk."""
         self._untold = Ending.CLEAN
         self.note_broker_epoch(broker_epoch)
+
+    def note_failed(self) -> None:
+        """The disk failed: the kernel may have dropped what it could not write, so that the next run must take
+        this one's end for a loss of power. Waits for the disk, if that still takes anything: for a thread."""
+        self._boot_id = _NO_BOOT
+        self._write_running(self._epoch, self._untold)
 
     def _write_running(self, broker_epoch: int | None, untold: Ending) -> None:
         before = self.last_run.unseen_ending
@@ -357,7 +366,10 @@ class DataDirectory:
             ticket.write()
             self.checkpoint_end(ticket)
             markers.write_clean(self.path, self._run, self._seen(), self._disk)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, StorageFault):
+                with suppress(StorageFault, BrokerError):
+                    self.note_failed()
             self.abandon()
             raise
         os.close(self._lock_fd)

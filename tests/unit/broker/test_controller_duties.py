@@ -5,7 +5,8 @@ from typing import Any, cast
 from penstock.broker.controller_duties import Duties
 from penstock.metadata.decisions import Decision, Rules
 from penstock.metadata.image import ClusterImage
-from tests.unit.metadata.worlds import World
+from penstock.metadata.values import PartitionImage
+from tests.unit.metadata.worlds import World, partition, world_with
 
 
 class Office:
@@ -58,3 +59,30 @@ def test_a_broker_that_comes_while_another_is_registered_is_registered_next() ->
     assert set(world.image.registrations) == {1, 2}
     asyncio.run(duties.attend())
     assert set(world.image.registrations) == {1, 2, 3}
+
+
+def test_a_broker_whose_disk_fails_while_it_leaves_is_not_kept_as_eligible() -> None:
+    world = world_with(PartitionImage(2, 5, 7, (1, 2, 3), (1, 2)))
+    office = cast(Any, Office(world, lambda: None))
+    duties = Duties(office, office, office, wake=lambda: None, patience_ms=0)
+    epoch = world.image.brokers[2].epoch
+    duties.heartbeat(2, epoch, world.revision, wants_to_leave=True)
+    asyncio.run(duties.attend())
+    assert partition(world).elr == (2,)
+    duties.heartbeat(2, epoch, world.revision, wants_to_leave=True, has_failed=True)
+    asyncio.run(duties.attend())
+    assert (partition(world).isr, partition(world).elr) == ((1,), ())
+    assert world.image.registrations[2].disk_failed
+
+
+def test_a_broker_that_comes_back_with_a_failed_disk_is_not_admitted() -> None:
+    world = world_with(PartitionImage(1, 5, 7, (1, 2, 3), (1, 3)))
+    world.start(2)
+    office = cast(Any, Office(world, lambda: None))
+    duties = Duties(office, office, office, wake=lambda: None, patience_ms=0)
+    asyncio.run(duties.attend())
+    epoch = world.image.brokers[2].epoch
+    duties.heartbeat(2, epoch, world.revision, wants_to_leave=False, has_failed=True)
+    asyncio.run(duties.attend())
+    assert world.image.brokers[2].fenced
+    assert world.image.registrations[2].disk_failed

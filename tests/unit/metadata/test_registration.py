@@ -9,6 +9,7 @@ from penstock.metadata.registration import (
     begin_shutdown,
     broker_lost,
     brokers_to_register,
+    disk_failed,
     lost_brokers,
     register_broker,
     unfence_broker,
@@ -371,3 +372,58 @@ def test_nobody_else_is_elected_while_the_loss_of_one_in_sync_is_not_decided_upo
     assert partition(world) == PartitionImage(-1, 6, 8, (1, 2, 3), (2,), (1, 3))
     world.carry_out_all(broker_lost(world.image, 2, world.rules))
     assert partition(world) == PartitionImage(3, 7, 9, (1, 2, 3), (3,), (1, 2))
+
+
+def fail_disk(world: World, broker_id: int) -> None:
+    world.carry_out_all(disk_failed(world.image, broker_id, world.rules))
+
+
+def test_a_broker_whose_disk_failed_leads_nothing_and_is_not_eligible() -> None:
+    """What it had acknowledged may not be there any more, though nobody else has left."""
+    two = PartitionImage(1, 5, 7, (1, 2, 3), (1, 2))
+    eligible = PartitionImage(2, 5, 7, (1, 2, 3), (2,), (1, 3))
+    world = world_with(two, FULL._replace(leader=2), eligible)
+    fail_disk(world, 1)
+    assert partition(world) == PartitionImage(2, 6, 8, (1, 2, 3), (2,))
+    assert partition(world, 1) == PartitionImage(2, 5, 8, (1, 2, 3), (2, 3))
+    assert partition(world, 2) == PartitionImage(2, 5, 8, (1, 2, 3), (2,), (3,))
+    assert not world.image.brokers[1].may_lead
+    assert disk_failed(world.image, 1, world.rules) == []
+    leave(world, 1)
+    assert partition(world) == PartitionImage(2, 6, 8, (1, 2, 3), (2,))
+    lose(world, 2)
+    come_back(world, 1, "process-crash")
+    assert partition(world).leader == -1, "what it has is not known to be all"
+    come_back(world, 2)
+    assert partition(world).leader == 2
+
+
+def test_after_its_disk_failed_a_broker_comes_back_as_if_it_had_lost_power() -> None:
+    alone = PartitionImage(1, 5, 7, (1, 2, 3), (1,))
+    world = world_with(alone)
+    fail_disk(world, 1)
+    assert partition(world) == alone, "no other has what is committed"
+    lose(world, 1)
+    come_back(world, 1, "clean")
+    assert partition(world).leader == -1
+    assert partition(world).last_known_elr == (1,)
+    assert not world.image.registrations[1].disk_failed
+    come_back(world, 1, "clean")
+    assert world.image.brokers[1].may_lead
+
+
+def test_nobody_leads_in_place_of_a_failed_disk_until_one_that_is_in_sync_takes_part() -> None:
+    world = world_with(PartitionImage(1, 5, 7, (1, 2, 3), (1, 2)))
+    world.start(2)
+    register(world, 2)
+    fail_disk(world, 1)
+    assert partition(world) == PartitionImage(-1, 6, 8, (1, 2, 3), (2,))
+    unfence(world, 2)
+    assert partition(world) == PartitionImage(2, 7, 9, (1, 2, 3), (2,))
+
+
+def test_only_a_broker_with_a_session_that_is_known_can_have_failed() -> None:
+    world = world_with(FULL)
+    world.stop(1)
+    assert disk_failed(world.image, 1, world.rules) == []
+    assert disk_failed(world.image, 9, world.rules) == []

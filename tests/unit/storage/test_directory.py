@@ -1,5 +1,6 @@
 """A data directory has one owner, knows how its last run ended, and gives no log away by mistake."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from penstock.storage.directory import (
     DataDirectory,
     remove_tree,
 )
+from penstock.storage.files import Disk
 from penstock.storage.log import Log
 from penstock.storage.recovery import Ending
 from penstock.storage.segment import DamagedLog
@@ -117,6 +119,31 @@ def test_the_end_of_a_run_is_known_to_the_next(tmp_path: Path) -> None:
     assert directory.ending is Ending.PROCESS_CRASH
     directory.abandon()
     assert open_at(tmp_path, boot_id="boot-2").ending is Ending.POWER_LOSS
+
+
+def test_a_run_whose_disk_failed_counts_as_a_loss_of_power(tmp_path: Path) -> None:
+    directory = open_at(tmp_path)
+    directory.note_registered(7)
+    directory.note_failed()
+    directory.note_broker_epoch(8)  # a later session of the same run
+    directory.abandon()
+    directory = open_at(tmp_path)
+    assert (directory.ending, directory.last_run.broker_epoch) == (Ending.POWER_LOSS, 8)
+    assert directory.last_run.untold is Ending.POWER_LOSS
+    directory.close()
+    assert open_at(tmp_path).ending is Ending.CLEAN
+
+
+def test_a_disk_that_fails_while_all_is_closed_counts_as_a_loss_of_power(tmp_path: Path) -> None:
+    class Failing(Disk):
+        def fdatasync(self, fd: int) -> None:  # type: ignore[override] # static there
+            if os.readlink(f"/proc/self/fd/{fd}").endswith("/clean.tmp"):
+                raise OSError(errno.EIO, "broken")
+
+    directory = DataDirectory(str(tmp_path), boot_id="boot-1", disk=Failing())
+    with pytest.raises(StorageFault, match="clean"):
+        directory.close()
+    assert open_at(tmp_path).ending is Ending.POWER_LOSS
 
 
 def test_a_loss_of_power_is_remembered_until_the_controller_has_heard_of_it(tmp_path: Path) -> None:
