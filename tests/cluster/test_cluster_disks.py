@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 SILENCE_S = 15.0  # the promise is 5 s on a machine that is not busy with anything else
 LAG_MS = 3000
+HANG_MS = 2000
 PADDING_BYTES = 1000
 BROKERS = (1, 2, 3)
 FILLED = 1  # the broker whose disk is full: it leads one partition, and follows two
@@ -169,9 +170,10 @@ def test_a_broker_whose_disk_failed_does_not_lead_although_no_other_is_left(
         synced.start(victim)
         (started,) = synced.servers[victim].events("recovered")[-1:]
         assert "ending=power-loss" in started
-        assert synced.partition(TOPIC, 0).leader == -1
+        until(lambda: synced.partition(TOPIC, 0).leader == -1, "that the other is gone is known")
         synced.start(other)
         until(lambda: synced.leader_of(TOPIC, 0) == other, "what it has is all that was committed")
+        assert not any(synced.events("committed-records-cut").values())
         synced.start(third)
         synced.wait_healthy()
         work.await_progress()
@@ -225,6 +227,57 @@ def test_a_follower_whose_disk_hangs_is_told_of_leaves_the_isr_and_returns(
         assert lag > 0
         faults[follower].heal()
         synced.wait_healthy()
+        work.await_progress()
+        work.finish()
+        assert not work.load.errors
+
+
+@pytest.fixture
+def impatient(tmp_path: Path, faults: dict[int, FaultyDisk]) -> Iterator[ClusterOfServers]:
+    """As `synced`, and a sync may take two seconds."""
+    variables = {number: disk.variables for number, disk in faults.items()}
+    settings = SETTINGS | {"penstock.disk.hang.max.ms": HANG_MS}
+    with ClusterOfServers(tmp_path, 3, settings, variables=variables) as started:
+        started.create_topic(TOPIC, partitions=3, flush_messages=1)
+        yield started
+
+
+def test_a_leader_with_a_sync_that_never_returns_is_taken_out_and_can_be_stopped(
+    impatient: ClusterOfServers, faults: dict[int, FaultyDisk], rng: Random
+) -> None:
+    """One hung file is enough: what else it leads has no better disk."""
+    with loaded(impatient, rng) as work:
+        victim = impatient.leader_of(TOPIC, 0)
+        held_ns = time.monotonic_ns()
+        faults[victim].hold("sync", f"/{TOPIC}/partition-0")
+        until(lambda: is_offline(impatient, victim), "its directory is offline")
+        until(lambda: left_the_isr(impatient, victim, [0, 1, 2]), "it is out of sync everywhere")
+        work.await_progress()
+        assert work.silence_s(held_ns) < HANG_MS / 1000 + SILENCE_S
+        (said,) = impatient.servers[victim].events("data-directory-offline")
+        assert "a sync has not returned" in said
+
+        impatient.stop(victim)
+        faults[victim].heal()
+        impatient.start(victim)
+        impatient.wait_healthy()
+        work.await_progress()
+        work.finish()
+        assert not work.load.errors
+
+
+def test_a_broker_that_is_stopped_while_a_sync_hangs_ends_all_the_same(
+    impatient: ClusterOfServers, faults: dict[int, FaultyDisk], rng: Random
+) -> None:
+    with Workload(impatient, rng, partitions=1) as work:
+        victim = impatient.leader_of(TOPIC, 0)
+        faults[victim].hold("sync", f"/{TOPIC}/partition-0")
+        impatient.stop(victim)
+        assert impatient.servers[victim].events("unclean-stop")
+        work.await_progress()
+        faults[victim].heal()
+        impatient.start(victim)
+        impatient.wait_healthy()
         work.await_progress()
         work.finish()
         assert not work.load.errors

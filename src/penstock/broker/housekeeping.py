@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 
 _SYNC_S: Final = 0.1
 _DISK_S: Final = 1.0
+_HANG_LOOKS: Final = 4  # within the time that a sync may take
 _SCARCE_BYTES: Final = 128 << 10  # so little that not even checkpoints and metadata have room
 _REMOVE_S: Final = 5.0
 _REMOVE_SOON_S: Final = 0.5
@@ -49,6 +50,7 @@ class Housekeeping:
         for name, chore, pause_s in (
             ("sync", self._sync_due, lambda: _SYNC_S),
             ("checkpoint", self._checkpoint, self._checkpoint_pause_s),
+            ("watch-syncs", self._watch_syncs, self._hang_pause_s),
             ("watch-disk", self._watch_disk, lambda: _DISK_S),
             ("remove-files", self._remove_files, self._remove_pause_s),
             ("retention", self._apply_retention, self._retention_pause_s),
@@ -90,6 +92,10 @@ class Housekeeping:
         )
         return shortest_ms / 1000
 
+    def _hang_pause_s(self) -> float:
+        limit_ms = self._cluster.config.penstock_disk_hang_max_ms
+        return min(limit_ms / 1000 / _HANG_LOOKS, _DISK_S)
+
     def _remove_pause_s(self) -> float:
         """Space is wanted soon where there is none, or where nothing shall be kept."""
         delay_s = self._cluster.config.log_segment_delete_delay_ms / 1000
@@ -127,6 +133,13 @@ class Housekeeping:
                 excess_bytes -= size_bytes
                 if excess_bytes <= 0:
                     break
+
+    async def _watch_syncs(self) -> None:
+        """A sync that does not return is one that failed (L4): who waits for it shall find another leader."""
+        limit_s = self._cluster.config.penstock_disk_hang_max_ms / 1000
+        hung = self._replicas.directory.syncs.hung(limit_s)
+        if hung is not None:
+            raise StorageFault(hung)
 
     async def _checkpoint(self) -> None:
         """Write down how far logs are durable, where they start, and their high watermarks."""

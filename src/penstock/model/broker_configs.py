@@ -171,6 +171,10 @@ class BrokerConfig:
         "penstock.dirty.bytes.max", 268_435_456, at_least=1_048_576,
         doc="Appended bytes that may wait for the disk before writing them back begins.",
     )
+    penstock_disk_hang_max_ms: int = _broker.long(
+        "penstock.disk.hang.max.ms", 30_000, at_least=100,
+        doc="A sync that has not returned for so long is taken as failed: the data directory goes offline, and other brokers lead.",
+    )
     penstock_disk_reserve_bytes: int = _broker.long(
         "penstock.disk.reserve.bytes", 67_108_864, at_least=0,
         doc="Free space from which a full disk takes appends again.",

@@ -11,7 +11,6 @@ import os
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -46,10 +45,12 @@ from penstock.node.listeners import Address
 from penstock.node.settings import Settings
 from penstock.node.tasks import Tasks
 from penstock.storage.directory import DataDirectory
+from penstock.storage.threads import DaemonThreads
 
 _log = logging.getLogger(__name__)
 
 _DISK_THREADS: Final = 4
+_DISK_LOOK_S: Final = 0.2
 _BALLAST_BYTES: Final = 4 << 20
 _NO_LIMIT: Final = 1 << 62
 _STORE_FILE: Final = "metadata.sqlite"
@@ -65,7 +66,7 @@ class Node:
         self._clock = clock or SystemClock()
         self._tasks = Tasks()
         self._chores = Tasks()  # end before the logs are closed
-        self._disk_threads = ThreadPoolExecutor(_DISK_THREADS, thread_name_prefix="disk")
+        self._disk_threads = DaemonThreads(_DISK_THREADS, "disk")
         self._doors: list[Door] = []
         self._sockets: list[socket.socket] = []
         self._not_ready = "the broker is starting"
@@ -218,7 +219,17 @@ class Node:
         yield self._tasks.close
 
     async def _finish_with_disk(self) -> None:
-        await asyncio.to_thread(self._close_directory)
+        """However long it takes, unless a sync hangs: then the next start has something to check."""
+        threads, limit_s = DaemonThreads(1, "close"), self.config.penstock_disk_hang_max_ms / 1000
+        loop = asyncio.get_running_loop()
+        closing = loop.run_in_executor(threads, self._close_directory)
+        while not (await asyncio.wait([closing], timeout=_DISK_LOOK_S))[0]:
+            hung = self._directory.syncs.hung(limit_s) if self._directory is not None else None
+            if hung is not None:
+                _log.critical("unclean-stop error=%s", hung)
+                return
+        threads.shutdown()
+        closing.result()
 
     def _close_directory(self) -> None:
         """In a thread, so that a second signal is heard when the disk takes its time. Nobody else

@@ -9,7 +9,6 @@ import shutil
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import islice
 from types import MappingProxyType
@@ -26,6 +25,8 @@ from penstock.storage.identity import Identity
 from penstock.storage.log import Log
 from penstock.storage.opening import open_log
 from penstock.storage.recovery import Ending, Past
+from penstock.storage.syncs import Syncs
+from penstock.storage.threads import DaemonThreads
 
 DELETE_DELAY_MS: Final = 60_000
 STRAY_DELAY_MS: Final = 24 * 3_600_000
@@ -40,25 +41,27 @@ _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 class CheckpointTicket:
     """What `checkpoint_begin` gathered. Only `write` runs in a thread, and touches nothing else."""
 
-    __slots__ = ("_disk", "_path", "files", "logs", "store_revision")
+    __slots__ = ("_disk", "_path", "_syncs", "files", "logs", "store_revision")
 
     def __init__(
         self,
         path: str,
-        disk: Disk,
+        open_files: OpenFiles,
         files: dict[str, Checkpoint],
         logs: list[tuple[Log, int, int]],
         store_revision: int | None,
     ) -> None:
         self._path = path
-        self._disk = disk
+        self._disk: Disk = open_files.disk
+        self._syncs = open_files.syncs
         self.files = files
         self.logs = logs  # with their truncations and start offsets
         self.store_revision = store_revision
 
     def write(self) -> None:
         for name, checkpoint in self.files.items():
-            checkpoints.write(self._path, name, checkpoint, self._disk)
+            with self._syncs.of(f"{self._path}/{name}"):
+                checkpoints.write(self._path, name, checkpoint, self._disk)
         if self.store_revision is not None:
             markers.write_store_revision(self._path, self.store_revision, self._disk)
 
@@ -151,6 +154,11 @@ class DataDirectory:
     def ending(self) -> Ending:
         """How the last run ended."""
         return self.last_run.ending
+
+    @property
+    def syncs(self) -> Syncs:
+        """Those that are under way. Any thread may ask."""
+        return self.files.syncs
 
     def join(self, cluster_id: str, broker_id: int) -> None:
         """It belongs to this broker of this cluster, from now on; StorageFault if to another."""
@@ -344,7 +352,7 @@ class DataDirectory:
         changed = {name: new for name, new in files.items() if forgot or new != current[name]}
         revision = self.store_revision if self.store_revision != self._saved_revision else None
         state = [(log, log.truncations, log.start_offset) for log in logs]
-        return CheckpointTicket(self.path, self._disk, changed, state, revision)
+        return CheckpointTicket(self.path, self.files, changed, state, revision)
 
     def checkpoint_end(self, ticket: CheckpointTicket) -> None:
         self._checkpoints |= ticket.files
@@ -376,7 +384,7 @@ class DataDirectory:
 
     def _close_logs(self) -> None:
         """Many at a time: the disk makes one journal entry of syncs that come together."""
-        with ThreadPoolExecutor(_CLOSING_THREADS, thread_name_prefix="close") as threads:
+        with DaemonThreads(_CLOSING_THREADS, "close") as threads:
             logs = iter(list(self.logs()))
             while some := list(islice(logs, _CLOSED_TOGETHER)):
                 begun = [(log, log.close_begin()) for log in some]

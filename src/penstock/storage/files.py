@@ -12,6 +12,7 @@ from io import FileIO
 from typing import Final, NoReturn
 
 from penstock.model.errors import BrokerError, DiskFull, ErrorCode, StorageFault
+from penstock.storage.syncs import Syncs
 
 Buffer = bytes | bytearray | memoryview
 
@@ -64,12 +65,13 @@ class OpenFiles:
     Files that slices hold on to are beyond the limit: those who queue slices bound them.
     """
 
-    __slots__ = ("_open", "disk", "limit")
+    __slots__ = ("_open", "disk", "limit", "syncs")
 
     def __init__(self, limit: int = OPEN_FILES_LIMIT, disk: Disk | None = None) -> None:
         assert limit > 0
         self.limit = limit
         self.disk = disk or Disk()
+        self.syncs = Syncs()
         self._open: OrderedDict[SegmentFile, None] = OrderedDict()
 
     def __len__(self) -> int:

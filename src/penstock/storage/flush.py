@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 
 from penstock.model.errors import DiskFull, StorageFault
-from penstock.storage.files import Disk, Handle, SegmentFile
+from penstock.storage.files import Handle, OpenFiles, SegmentFile
 from penstock.storage.segment import Segment
 
 
@@ -19,6 +19,7 @@ class FlushTicket:
         "_disk",
         "_handles",
         "_paths",
+        "_syncs",
         "is_complete",
         "missing",
         "next_offset",
@@ -26,8 +27,11 @@ class FlushTicket:
         "truncations",
     )
 
-    def __init__(self, disk: Disk, next_offset: int, size_bytes: int, truncations: int) -> None:
-        self._disk = disk
+    def __init__(
+        self, files: OpenFiles, next_offset: int, size_bytes: int, truncations: int
+    ) -> None:
+        self._disk = files.disk
+        self._syncs = files.syncs
         self._handles: list[tuple[Handle, str]] = []
         self._paths: list[str] = []
         self._directories: list[str] = []
@@ -49,8 +53,9 @@ class FlushTicket:
         """For a thread. Called once: after a failure nobody knows what is on the disk."""
         path = ""
         try:
-            for handle, path in self._handles:  # noqa: B007 # the message names it
-                self._disk.fdatasync(handle.fd)
+            for handle, path in self._handles:
+                with self._syncs.of(path):
+                    self._disk.fdatasync(handle.fd)
             for path in self._paths:
                 self._sync_path(path)
             for path in self._directories:
@@ -66,13 +71,15 @@ class FlushTicket:
             return  # replaced again or removed since: the next flush has it
         try:
             self._disk.opened(fd, path)
-            self._disk.fdatasync(fd)
+            with self._syncs.of(path):
+                self._disk.fdatasync(fd)
         finally:
             os.close(fd)
 
     def _sync_directory(self, path: str) -> None:
         try:
-            self._disk.fsync_directory(path)
+            with self._syncs.of(path):
+                self._disk.fsync_directory(path)
         except FileNotFoundError:
             # with its topic, which was deleted meanwhile; else `flush_end` objects
             self.missing = path

@@ -232,7 +232,7 @@ class Log(GrowingLog):
     def flush_begin(self) -> FlushTicket:
         """What to sync. Then `ticket.sync()` in a thread, then `flush_end(ticket)`."""
         size_bytes, self.unflushed_bytes = self.unflushed_bytes, 0
-        ticket = FlushTicket(self._files.disk, self.next_offset, size_bytes, self.truncations)
+        ticket = FlushTicket(self._files, self.next_offset, size_bytes, self.truncations)
         if self._segments is not None and self._unsynced is not None:
             if self.epochs.changed:
                 try:

@@ -14,6 +14,7 @@ from penstock.broker.partition import Partition
 from penstock.broker.waiters import watch
 from penstock.model.configs import resolve_broker_config
 from penstock.model.errors import BrokerError, DiskFull, StorageFault
+from penstock.storage import syncs as syncs_module
 from penstock.storage.usage import Room
 from tests.support.engine import Engine, running_engine
 from tests.unit.broker.test_partition import Listener
@@ -288,6 +289,27 @@ def test_producers_that_are_silent_for_too_long_are_forgotten(
 # The disk --------------------------------------------------------------------------------------
 
 
+def test_a_sync_that_does_not_return_takes_the_directory_offline_and_refuses_who_waits(
+    engine: Engine, keeper: Housekeeping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other partitions too: the disk under them is the same."""
+    now_s = 0.0
+    monkeypatch.setattr(syncs_module, "monotonic", lambda: now_s)
+    partition, other = engine.partition(flush_messages=1), engine.partition("other")
+    engine.append(partition)
+    waits = partition.committed(1)
+    assert waits is not None
+    with engine.directory.syncs.of("00.log"):
+        now_s += 29
+        Chores(keeper, engine).run(keeper._watch_syncs)
+        assert not engine.replicas.is_offline
+        now_s += 2
+        Chores(keeper, engine).run(keeper._watch_syncs)
+    assert engine.replicas.is_offline
+    assert "has not returned for 31 s" in str(waits.exception())
+    assert other.failure is not None
+
+
 def test_appends_are_taken_again_when_there_is_room_beyond_the_reserve(
     engine: Engine,
     keeper: Housekeeping,
@@ -389,6 +411,7 @@ def test_every_chore_is_started_by_its_name(keeper: Housekeeping) -> None:
         "sync",
         "checkpoint",
         "watch-disk",
+        "watch-syncs",
         "remove-files",
         "retention",
         "producer-expiry",
