@@ -124,12 +124,11 @@ def test_all_brokers_that_lose_power_lose_nothing_where_every_topic_is_synced(
 def test_all_brokers_that_lose_power_lose_nothing_of_a_topic_that_is_synced(
     cluster: ClusterOfServers, mounted: Disks, rng: Random
 ) -> None:
-    """Those that are not wait for an operator, and are no hindrance."""
+    """Those that are not come back with what is left of them: groups may read something twice."""
     create(cluster, synced=True)
     with loaded(cluster, rng) as work:
         cut_power(cluster, mounted)
         start_and_serve_in_time(cluster, work)
-        elect_unclean(cluster, None)
         cluster.wait_healthy()
         work.finish()
         assert not work.load.errors
@@ -155,29 +154,49 @@ def test_power_that_goes_again_while_brokers_recover_costs_nothing_of_a_topic_th
             cluster.start(number)
             cut_power(cluster, some(mounted, number))
         start_and_serve_in_time(cluster, work)
-        elect_unclean(cluster, None)
         cluster.wait_healthy()
         work.finish()
         assert not work.load.errors
 
 
-def test_without_syncs_partitions_of_which_all_lost_power_wait_for_an_operator(
+def test_without_syncs_the_replica_with_the_most_leads_after_all_lost_power(
     cluster: ClusterOfServers, mounted: Disks
 ) -> None:
+    sent = blackout_of_unsynced(cluster, mounted)
+    cluster.wait_healthy()
+    assert "led-by-who-has-most" in "".join(server.log for server in cluster.servers.values())
+    check_a_prefix_is_left(cluster, sent)
+
+
+def test_an_operator_may_reserve_the_decision_who_leads_after_all_lost_power(
+    tmp_path: Path, mounted: Disks
+) -> None:
+    settings = SETTINGS | {"unclean.recovery.strategy": "none"}
+    with put_on(ClusterOfServers(tmp_path, 3, settings), mounted) as cluster:
+        sent = blackout_of_unsynced(cluster, mounted)
+        until(lambda: leaders(cluster) == [-1, -1, -1], "none is known to have everything")
+        told = penstock_command("cluster", "health", "--bootstrap", cluster.bootstrap)
+        assert told.status == 1, told
+        assert f"penstock cluster elect --unclean {TOPIC}-0 --yes" in told.out, told
+        assert leaders(cluster) == [-1, -1, -1], "and it stays so"
+
+        elect_unclean(cluster, None)
+        cluster.wait_healthy()
+        check_a_prefix_is_left(cluster, sent)
+
+
+def blackout_of_unsynced(cluster: ClusterOfServers, mounted: Disks) -> list[bytes]:
+    """What was sent and acknowledged before all lost power; they are started again."""
     create(cluster)
     sent = [b"%06d" % number + bytes(PADDING_BYTES) for number in range(2000)]
     assert send(cluster.bootstrap, TOPIC, sent, batch_size=4000) == list(range(len(sent)))
     cut_power(cluster, mounted)
     cluster.start_all()
     assert lost_power(cluster, (1, 2, 3))
-    until(lambda: leaders(cluster) == [-1, -1, -1], "none is known to have everything")
-    told = penstock_command("cluster", "health", "--bootstrap", cluster.bootstrap)
-    assert told.status == 1, told
-    assert f"penstock cluster elect --unclean {TOPIC}-0 --yes" in told.out, told
-    assert leaders(cluster) == [-1, -1, -1], "and it stays so"
+    return sent
 
-    elect_unclean(cluster, [rd.TopicPartition(TOPIC, number) for number in range(3)])
-    cluster.wait_healthy()
+
+def check_a_prefix_is_left(cluster: ClusterOfServers, sent: list[bytes]) -> None:
     told = penstock_command("cluster", "health", "--bootstrap", cluster.bootstrap)
     assert told.status == 0, told
     left = [message.value for message in read_all(cluster.bootstrap, TOPIC)]

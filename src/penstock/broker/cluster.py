@@ -16,6 +16,7 @@ from penstock.broker.heartbeats import Heartbeats
 from penstock.broker.image_feed import ImageFeed
 from penstock.broker.membership import Membership
 from penstock.broker.session import Identity, Session
+from penstock.broker.surveying import Surveying
 from penstock.broker.upkeep import Upkeep
 from penstock.broker.witness import Witness
 from penstock.metadata.feature_levels import check_levels, check_stored_levels, first_levels
@@ -63,6 +64,7 @@ class Cluster(Delegation):
         happened = asyncio.Event()
         patience_ms = _TTLS_OF_PATIENCE * identity.session_timeout_ms
         self._upkeep = Upkeep(self, self._committer)
+        self._surveying = Surveying(self, self._committer, self.peers)
         self._duties = duties = Duties(
             self, self._committer, self._upkeep, happened.set, patience_ms=patience_ms
         )
@@ -110,6 +112,7 @@ class Cluster(Delegation):
         self._run(self._session.check_for_ever(), "session-check")
         self._run(self._heartbeats.send_for_ever(), "heartbeats")
         self._run(self._upkeep.balance_for_ever(), "leader-balance")
+        self._run(self._surveying.look_for_ever(), "surveys")
         self._witness.begin()
         await self._membership.admitted()
 
@@ -174,10 +177,10 @@ class Cluster(Delegation):
     def withdraw_when(self, is_disabled: Callable[[], bool]) -> None:
         """Once that is so, others lead in this broker's place until it starts anew (L4)."""
         self._heartbeats.withdraw_when(is_disabled)
+        self._session.withdraw_when(is_disabled)
 
     def endpoints(self, listener: str) -> list[tuple[BrokerInfo, Endpoint]]:
         """The brokers that take part and can be reached through that listener.
-        self._session.withdraw_when(is_disabled)
 
         Without any, this one: a client that is told of none forgets even whom it asks.
         """

@@ -98,9 +98,14 @@ def _leaderless(at: TopicPartition, place: Place, running: frozenset[int]) -> st
         return "a leader is about to be elected; look again in a moment"
     if running.isdisjoint(place.replicas):
         return f"start one of brokers {_listed(place.replicas)}"
+    if absent := [member for member in place.replicas if member not in running]:
+        return (
+            f"none of its replicas is known to have everything: start broker {_listed(absent)} too, and"
+            f" the one with the most leads; if it is gone for good: {unclean}"
+        )
     return (
-        f"none of its replicas is known to have everything: {unclean},"
-        " which may lose the last messages that were acknowledged"
+        f"none of its replicas is known to have everything: the one with the most leads in a moment,"
+        f" unless unclean.recovery.strategy is none; then: {unclean}"
     )
 
 

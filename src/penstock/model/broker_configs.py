@@ -288,6 +288,10 @@ class BrokerConfig:
     controlled_shutdown_enable: bool = _broker.boolean(
         "controlled.shutdown.enable", True, "Whether a broker that stops first has others take over what it leads.",
     )
+    unclean_recovery_strategy: str = _broker.string(
+        "unclean.recovery.strategy", "balanced", choices=("balanced", "none"),
+        doc="When all in-sync replicas lost power: the one with the most leads once all are back (balanced), or an operator decides (none).",
+    )
     auto_leader_rebalance_enable: bool = _broker.boolean(
         "auto.leader.rebalance.enable", True, "Whether preferred leaders are put back from time to time.",
     )

@@ -64,7 +64,10 @@ def test_nobody_leads_and_who_has_everything_does_not_run() -> None:
 
 def test_nobody_leads_and_nobody_is_known_to_have_everything() -> None:
     _, remedy = diagnosis(Place(-1, (1, 2, 3), ()))
-    assert "penstock cluster elect --unclean t-0 --yes, which may lose" in remedy
+    assert "the one with the most leads in a moment" in remedy
+    _, remedy = diagnosis(Place(-1, (1, 2, 3), ()), stopped=(2,))
+    assert "start broker 2 too, and the one with the most leads" in remedy
+    assert remedy.endswith("if it is gone for good: penstock cluster elect --unclean t-0 --yes")
 
 
 def test_nobody_leads_and_no_replica_runs() -> None:

@@ -19,6 +19,13 @@ from penstock.wire.messages.fetch import (
     ReplicaState,
 )
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest
+from penstock.wire.messages.get_replica_log_info import (
+    GetReplicaLogInfoRequest,
+    GetReplicaLogInfoResponse,
+    PartitionLogInfo,
+    TopicPartitionLogInfo,
+)
+from penstock.wire.messages.get_replica_log_info import TopicPartitions as AskedPartitions
 from penstock.wire.messages.metadata import MetadataRequest
 from penstock.wire.messages.produce import (
     PartitionProduceData,
@@ -230,3 +237,24 @@ def test_old_produce_versions_are_understood_so_that_they_can_be_refused() -> No
     assert response.encode(0) == bytes.fromhex(topics)
     assert response.encode(1) == bytes.fromhex(topics + "00000000")
     assert response.encode(2) == bytes.fromhex(topics + "ffffffffffffffff" + "00000000")
+
+
+def test_how_far_logs_go_is_asked_and_told_as_kip_966_lays_it_out() -> None:
+    topic_id = bytes(range(16))
+    request = GetReplicaLogInfoRequest(
+        broker_id=7, topic_partitions=[AskedPartitions(topic_id=topic_id, partitions=[1, 2])]
+    )
+    asked = "0000000702" + topic_id.hex() + "0300000001000000020000"
+    assert request.encode(0) == bytes.fromhex(asked)
+    info = PartitionLogInfo(
+        partition=1, last_written_leader_epoch=3, current_leader_epoch=4, log_end_offset=5
+    )
+    answer = GetReplicaLogInfoResponse(
+        broker_epoch=6,
+        topic_partition_log_info_list=[
+            TopicPartitionLogInfo(topic_id=topic_id, partition_log_info=[info])
+        ],
+    )
+    told = "0000000000000000000000060002" + topic_id.hex()
+    told += "020000000100000003000000040000000000000005000001000000"
+    assert answer.encode(0) == bytes.fromhex(told)
