@@ -203,9 +203,12 @@ async def alter_topic_configs(
 
 
 async def list_offsets(
-    pool: Pool, timestamps_ms: Mapping[TopicPartition, int]
+    pool: Pool, timestamps_ms: Mapping[TopicPartition, int], *, read_committed: bool = False
 ) -> dict[TopicPartition, OffsetAt]:
-    """The first offset at or after each timestamp; EARLIEST and LATEST are the ends."""
+    """The first offset at or after each timestamp; EARLIEST and LATEST are the ends.
+
+    `read_committed`: nothing from the first open transaction on.
+    """
     found: dict[TopicPartition, OffsetAt] = {}
 
     async def attempt(deadline: Deadline) -> None:
@@ -224,7 +227,12 @@ async def list_offsets(
                 )
                 for topic, indexes in _by_topic(partitions).items()
             ]
-            request = ListOffsetsRequest(replica_id=-1, topics=topics, timeout_ms=_TIMEOUT_MS)
+            request = ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=int(read_committed),
+                topics=topics,
+                timeout_ms=_TIMEOUT_MS,
+            )
             answer = await pool.once(Broker(broker_id), request, ListOffsetsResponse, deadline)
             found.update(_offsets(answer))
 
