@@ -61,7 +61,7 @@ class Link:
         self.server_host = door.host
         self.door = door
         self.server = door.loop
-        self.protocol: asyncio.Protocol | None = None
+        self.protocol: asyncio.BaseProtocol | None = None
         self.transport: WireTransport | None = None
         near, self.far = socket.socketpair()
         for end in (near, self.far):
@@ -119,7 +119,7 @@ class Link:
     def _to_client(self, data: bytes) -> None:
         if self.transport is not None and not self.transport.is_closing():
             assert self.protocol is not None
-            self.protocol.data_received(data)
+            _receive(self.protocol, data)
 
     def collect(self) -> None:
         """What the server has written goes on its way."""
@@ -160,6 +160,20 @@ class Link:
             socket.socket.close(self.near)
         if self.transport is not None:
             self.transport.lost()
+
+
+def _receive(protocol: asyncio.BaseProtocol, data: bytes) -> None:
+    """As an event loop does: as much as there is room for at a time."""
+    if isinstance(protocol, asyncio.Protocol):
+        protocol.data_received(data)
+        return
+    assert isinstance(protocol, asyncio.BufferedProtocol)
+    while data:
+        room = memoryview(protocol.get_buffer(-1))
+        count = min(len(room), len(data))
+        room[:count] = data[:count]
+        protocol.buffer_updated(count)
+        data = data[count:]
 
 
 class WireTransport(asyncio.Transport):
@@ -299,7 +313,7 @@ class Network:
         self.links[link] = None
         self._ever.append(link)
         protocol = factory()
-        assert isinstance(protocol, asyncio.Protocol)
+        assert isinstance(protocol, asyncio.BaseProtocol)
         link.protocol = protocol
         link.transport = WireTransport(link)
         protocol.connection_made(link.transport)

@@ -9,12 +9,13 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from penstock.broker.cluster import Cluster, Spawn
 from penstock.broker.partition import Partition
 from penstock.broker.throttles import Throttles
 from penstock.client.connection import Connection
+from penstock.client.errors import ClientError
 from penstock.model.configs import BrokerConfig
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.replication.follower import Position, is_current, truncation_point
@@ -59,17 +60,6 @@ class _Followed:
         self.retries = 0
 
 
-class _Asked(NamedTuple):
-    """A request under way."""
-
-    answer: asyncio.Future[memoryview]
-    timer: asyncio.TimerHandle
-
-    def cancel(self) -> None:
-        self.answer.cancel()
-        self.timer.cancel()
-
-
 class Fetcher:
     """Everything that one leader has for this broker, over one connection. The event loop is its only caller."""
 
@@ -84,7 +74,8 @@ class Fetcher:
         self._to_forget: dict[tuple[bytes, int], None] = {}
         self._connection: Connection | None = None
         self._lost: asyncio.Future[BrokerError] | None = None
-        self._in_flight: deque[_Asked] = deque()
+        self._in_flight: deque[float] = deque()  # when each request was sent
+        self._watch: asyncio.TimerHandle | None = None  # over the first of them
         self._version = 0  # of Fetch, on this connection
         self._session_id = self._session_epoch = 0
         self._task: asyncio.Task[None] | None = None
@@ -154,8 +145,10 @@ class Fetcher:
 
     async def _hang_up(self) -> None:
         connection, self._connection = self._connection, None
-        while self._in_flight:
-            self._in_flight.popleft().cancel()
+        self._in_flight.clear()
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
         if connection is not None:
             await connection.close()
 
@@ -184,15 +177,24 @@ class Fetcher:
         request = self._request()
         if request is None:
             return
+        connection = self._connection
         try:
-            answer = self._connection.post(request, self._version)
+            connection.post(request, self._version, partial(self._answered, connection))
         except BrokerError as error:
             self._end(error)
             return
+        self._in_flight.append(self._loop.time())
+        if self._watch is None:
+            self._look_for_answer()
+
+    def _look_for_answer(self) -> None:
+        """A leader that is silent for too long is left. One timer for all requests: most are answered soon."""
         timeout_s = self._config.replica_socket_timeout_ms / 1000
-        timer = self._loop.call_later(timeout_s, self._end, _silent(self.leader_id))
-        self._in_flight.append(_Asked(answer, timer))
-        answer.add_done_callback(partial(self._answered, self._connection))
+        oldest_s = self._in_flight[0] if self._in_flight else self._loop.time()
+        if self._loop.time() - oldest_s >= timeout_s:
+            self._end(_silent(self.leader_id))
+        else:
+            self._watch = self._loop.call_at(oldest_s + timeout_s, self._look_for_answer)
 
     def _request(self) -> FetchRequest | None:
         config = self._config
@@ -274,12 +276,15 @@ class Fetcher:
 
     # Answers -----------------------------------------------------------------------------------
 
-    def _answered(self, connection: Connection, answer: asyncio.Future[memoryview]) -> None:
-        if connection is not self._connection or answer.cancelled():
+    def _answered(self, connection: Connection, answer: memoryview | ClientError) -> None:
+        if connection is not self._connection:
             return
-        self._in_flight.popleft().timer.cancel()
+        if isinstance(answer, ClientError):
+            self._end(answer)
+            return
+        self._in_flight.popleft()
         try:
-            response = connection.decode(answer.result(), FetchResponse, self._version)
+            response = connection.decode(answer, FetchResponse, self._version)
         except BrokerError as error:
             self._end(error)
             return

@@ -5,19 +5,22 @@ The versions are agreed when the connection opens; a request goes out in the hig
 
 import asyncio
 import socket
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from struct import pack
 from typing import Final, NamedTuple, Self, TypeVar, cast
 
 from penstock import __version__
 from penstock.client.errors import ClientError, ConnectionRefused
 from penstock.model.errors import BrokerError, ErrorCode
-from penstock.wire.framing import FrameDecoder, encode_frame
+from penstock.wire.framing import FrameBuffer, encode_frame
 from penstock.wire.header import RequestHeader, decode_response_header, encode_request_header
 from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from penstock.wire.schema import Message
 
 R = TypeVar("R", bound=Message)
+OnAnswer = Callable[[memoryview | ClientError], None]
 
 DEFAULT_PORT: Final = 9092
 MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
@@ -49,16 +52,16 @@ def parse_bootstrap(text: str) -> list[Address]:
     return [parse_address(part) for part in text.split(",")]
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """Owned by one event loop. Closed by `close`, by the broker, by a timeout or by nonsense from the other side."""
 
     def __init__(self, address: Address, client_id: str) -> None:
         self.address = address
         self._client_id = client_id
         self._transport: asyncio.Transport | None = None
-        self._frames = FrameDecoder(MAX_RESPONSE_BYTES)
+        self._frames = FrameBuffer(MAX_RESPONSE_BYTES)
         self._versions: dict[int, range] = {}
-        self._waiting: dict[int, asyncio.Future[memoryview]] = {}
+        self._waiting: dict[int, OnAnswer] = {}
         self._next_correlation_id = 1
         self._may_write = asyncio.Event()
         self._may_write.set()
@@ -134,14 +137,13 @@ class Connection(asyncio.Protocol):
         frame = await self._exchange(request, version, timeout_ms)
         return self.decode(frame, response, version)
 
-    def post(self, request: Message, version: int) -> asyncio.Future[memoryview]:
+    def post(self, request: Message, version: int, on_answer: OnAnswer) -> None:
         """Sends at once, for those who ask often and time themselves; `decode` reads what comes back.
 
-        The future fails when the connection is lost. Raises if it is lost already.
+        The answer lies in the connection's own buffer, and is gone when `on_answer` returns. An error says that there
+        will be none: the connection is lost. Raises if it is lost already.
         """
-        answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
-        self._waiting[self._write(request, version)] = answer
-        return answer
+        self._waiting[self._write(request, version)] = on_answer
 
     async def send(self, request: Message, *, at_most: int | None = None) -> None:
         """Sends what is never answered (Produce with acks=0)."""
@@ -154,7 +156,7 @@ class Connection(asyncio.Protocol):
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._may_write.wait()
-                self._waiting[self._write(request, version)] = answer
+                self._waiting[self._write(request, version)] = partial(_settle, answer)
                 return await answer
         except TimeoutError:
             error = ClientError(
@@ -215,10 +217,13 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # TCP; uvloop's is of no asyncio class
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # asyncio's signature
+        return self._frames.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
         try:
-            for frame in self._frames.feed(data):
-                self._answered(memoryview(frame))
+            for frame in self._frames.received(nbytes):
+                self._answered(frame)
         except BrokerError as error:
             self._drop(_nonsense(self.address, str(error)))
 
@@ -234,21 +239,28 @@ class Connection(asyncio.Protocol):
         self._may_write.set()
 
     def _answered(self, frame: memoryview) -> None:
-        answer = self._waiting.pop(int.from_bytes(frame[:4], "big"), None)
-        if answer is None:
+        on_answer = self._waiting.pop(int.from_bytes(frame[:4], "big"), None)
+        if on_answer is None:
             raise BrokerError("it answered a request that was not sent")
-        if not answer.done():  # done: its caller was cancelled and does not wait any more
-            answer.set_result(frame)
+        on_answer(frame)
 
     def _drop(self, error: ClientError | None = None) -> None:
         """Hangs up; whoever still waits gets `error`."""
         self._may_write.set()
         waiting, self._waiting = self._waiting, {}
-        for answer in waiting.values():
-            if not answer.done():
-                answer.set_exception(error or _lost(self.address, outcome_unknown=True))
+        for on_answer in waiting.values():
+            on_answer(error or _lost(self.address, outcome_unknown=True))
         if self._transport is not None:
             self._transport.abort()
+
+
+def _settle(future: asyncio.Future[memoryview], answer: memoryview | ClientError) -> None:
+    if future.done():  # its caller was cancelled and does not wait any more
+        return
+    if isinstance(answer, ClientError):
+        future.set_exception(answer)
+    else:
+        future.set_result(memoryview(bytes(answer)))
 
 
 def _unreachable(
