@@ -9,7 +9,11 @@ from penstock.broker.follower import Followers
 from penstock.broker.hosting import Hosting
 from penstock.broker.isr import IsrKeeper
 from penstock.broker.partition import Partition
+from penstock.broker.suspicions import Suspicions
 from penstock.kafka.handlers import fetch
+from penstock.metadata import gray_failures
+from penstock.metadata.gray_failures import Evidence
+from penstock.metadata.values import PartitionImage
 from penstock.replication.leader import Leadership
 from penstock.storage import markers
 from penstock.storage.recovery import Ending
@@ -85,6 +89,30 @@ def a_leader_that_goes_on_without_a_session() -> Iterator[None]:
 
     with mock.patch.object(Hosting, "_take_roles", stubborn):
         yield
+
+
+def accusations_that_nobody_hears() -> AbstractContextManager[Any]:
+    """Kafka's way: whoever holds its session leads, whether its followers reach it or not."""
+
+    async def deaf(_suspicions: Suspicions) -> None:
+        """Let them talk."""
+
+    return mock.patch.object(Suspicions, "attend", deaf)
+
+
+def a_follower_that_is_believed_on_its_own() -> AbstractContextManager[Any]:
+    """Whoever is cut off takes the leader with it."""
+    replaced = gray_failures._replaced
+
+    def credulous(before: PartitionImage, evidence: Evidence, *rest: Any) -> PartitionImage:
+        leader = before.leader
+        accused = any(leader in said for said in evidence.accusations.values())
+        accusations = {
+            it: said | {leader} if accused else said for it, said in evidence.accusations.items()
+        }
+        return replaced(before, evidence._replace(accusations=accusations), *rest)
+
+    return mock.patch.object(gray_failures, "_replaced", credulous)
 
 
 @contextmanager

@@ -1,9 +1,11 @@
 """Schedules that chance would hardly ever make: each leads to where one rule alone keeps records safe."""
 
+from penstock.metadata.values import PartitionImage
 from tests.simulation.clients import Client, Producer, create_topic, delete_topic
+from tests.simulation.loop import Broken, Stuck
 from tests.simulation.machine import Machine
 from tests.simulation.network import Link
-from tests.simulation.simulation import Result, Shape, Simulation
+from tests.simulation.simulation import Result, Shape, Simulation, describe
 from tests.simulation.store import HOST as STORE
 from tests.simulation.store import live_keys
 from tests.support.checker import History
@@ -93,6 +95,49 @@ def a_leader_cannot_have_its_change_committed(sim: Simulation) -> Result:
     pairs = [(leader.host, it.host) for it in sim.machines.values() if it is not leader]
     heal = sim.network.cut(pairs + [(other, one) for one, other in pairs])
     sim.world.run_for(8)
+    heal()
+    return _end(sim)
+
+
+def a_leader_is_cut_off_from_its_followers(sim: Simulation) -> Result:
+    """Clients, the store and the controller's key are in its reach: only what it takes cannot be committed (gray failure)."""
+    _begin(sim)
+    for leader in (_leader_but_not_controller(sim), sim.controller):
+        assert leader is not None
+        led = [index for index in range(3) if sim.leader(index) is leader]
+        heal = sim.network.cut(_between(sim, leader))
+        _go_on(sim, led)
+        sim.world.run_for(5)
+        heal()
+        sim.world.run_until(sim.invariants.all_in_sync, 60, "all are in sync again")
+    return _end(sim)
+
+
+def a_leader_is_cut_off_from_the_controller(sim: Simulation) -> Result:
+    """The controller is a follower as well: in sync, and it can neither fetch nor be told that it lags."""
+    _begin(sim)
+    leader, controller = _leader_but_not_controller(sim), sim.controller
+    assert controller is not None
+    led = [index for index in range(3) if sim.leader(index) is leader]
+    pairs = [(leader.host, controller.host), (controller.host, leader.host)]
+    heal = sim.network.cut(pairs)
+    _go_on(sim, led)
+    sim.world.run_for(3)
+    heal()
+    return _end(sim)
+
+
+def a_follower_is_cut_off_from_its_leader(sim: Simulation) -> Result:
+    """Its word alone is not enough to replace the leader: the follower may be the one that is cut off."""
+    _begin(sim)
+    leader, follower = sim.leader(), sim.bystander()
+    if sim.leader() is sim.controller:
+        follower = next(it for it in sim.machines.values() if it is not leader)
+    epoch = _state(sim).leader_epoch
+    heal = sim.network.cut([(leader.host, follower.host), (follower.host, leader.host)])
+    sim.world.run_for(12)
+    if _state(sim).leader_epoch != epoch:
+        raise Broken(f"the leader was replaced: {_state(sim)}")
     heal()
     return _end(sim)
 
@@ -197,7 +242,34 @@ def _end_of(machine: Machine) -> int:
 
 
 def _isr(sim: Simulation) -> tuple[int, ...]:
-    return next(iter(sim.invariants.states.values())).isr
+    return _state(sim).isr
+
+
+def _state(sim: Simulation) -> PartitionImage:
+    return next(iter(sim.invariants.states.values()))
+
+
+def _leader_but_not_controller(sim: Simulation) -> Machine:
+    leaders = [sim.leader(index) for index in range(sim.shape.partitions)]
+    return next(it for it in leaders if it is not sim.controller)
+
+
+def _between(sim: Simulation, machine: Machine) -> list[tuple[str, str]]:
+    """Both ways, of a machine and all others."""
+    others = [it.host for it in sim.machines.values() if it is not machine]
+    return [pair for it in others for pair in ((machine.host, it), (it, machine.host))]
+
+
+def _go_on(sim: Simulation, partitions: list[int]) -> None:
+    """What is sent there is acknowledged within 5 s, as promised; but for what was on its way already."""
+    sim.world.run_for(0.5)
+    before = {it: it.acked for it in sim.producers if it.partition in partitions}
+    try:
+        sim.world.run_until(
+            lambda: all(it.acked > acked for it, acked in before.items()), 4.5, "producers go on"
+        )
+    except Stuck as error:
+        raise Broken(f"{error}\n{describe(sim)}") from None
 
 
 def _held(sim: Simulation, client: str, server: str) -> list[Link]:

@@ -50,6 +50,24 @@ _TRIES = 3  # what a schedule leaves open is up to the seed
             "I5: b. t-0 at .*: committed, and only",
         ),
         (
+            bugs.accusations_that_nobody_hears,
+            scenarios.a_leader_is_cut_off_from_its_followers,
+            scenarios.THREE,
+            "producers go on",
+        ),
+        (
+            bugs.accusations_that_nobody_hears,
+            scenarios.a_leader_is_cut_off_from_the_controller,
+            scenarios.THREE,
+            "producers go on",
+        ),
+        (
+            bugs.a_follower_that_is_believed_on_its_own,
+            scenarios.a_follower_is_cut_off_from_its_leader,
+            scenarios.ONE,
+            "the leader was replaced",
+        ),
+        (
             bugs.truncation_to_the_high_watermark,
             scenarios.everybody_crashes_again_and_again,
             scenarios.ONE,

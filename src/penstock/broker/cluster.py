@@ -32,6 +32,7 @@ from penstock.metadata.store import (
 from penstock.metadata.values import FEATURES_PREFIX, META, encode, tombstone_key
 from penstock.model.features import Ranges
 from penstock.model.ids import TopicId, format_topic_id
+from penstock.wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from penstock.wire.messages.broker_heartbeat import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -68,6 +69,7 @@ class Cluster(Delegation):
         self._duties = duties = Duties(
             self, self._committer, self._upkeep, happened.set, patience_ms=patience_ms
         )
+        self._upkeep.avoid(lambda: duties.suspicions.avoided)
         self._membership = Membership(store, feed, self._committer, self._session, duties, happened)
         self._heartbeats = Heartbeats(self, self._session, duties, self.peers)
         self._witness = Witness(store, self, self._session, self.peers, spawn)
@@ -179,6 +181,10 @@ class Cluster(Delegation):
         self._heartbeats.withdraw_when(is_disabled)
         self._session.withdraw_when(is_disabled)
 
+    def accuse(self, unreachable: Callable[[], list[int]]) -> None:
+        """Leaders that this broker cannot fetch from: the controller may let others lead in their place."""
+        self._heartbeats.accuse(unreachable)
+
     def endpoints(self, listener: str) -> list[tuple[BrokerInfo, Endpoint]]:
         """The brokers that take part and can be reached through that listener.
 
@@ -191,6 +197,13 @@ class Cluster(Delegation):
         ]
 
     # the controller's part
+
+    async def decide_isrs(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """A leader that its followers cannot reach is replaced, rather than left alone in sync."""
+        suspicions = self._duties.suspicions
+        if suspicions.is_accused(request.broker_id):
+            await suspicions.attend()
+        return await super().decide_isrs(request)
 
     def heartbeat(self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
         return self._heartbeats.receive(request)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
 from penstock.broker.committer import Committer
+from penstock.broker.suspicions import Suspicions
 from penstock.broker.upkeep import Upkeep
 from penstock.broker.view import View
 from penstock.metadata.controller import remove_orphans
@@ -70,6 +71,7 @@ class Duties:
         self._handed_over: dict[int, Revision] = {}  # when it led nothing any more
         self._seen_to_start: set[int] = set()
         self._waits_until_s = 0.0
+        self.suspicions: Final = Suspicions(view, committer, wake)
         view.on_change(self._notice)
 
     async def begin(self, *, is_cold: bool) -> None:
@@ -78,6 +80,7 @@ class Duties:
         self._leaving.clear()
         self._failed.clear()
         self._handed_over.clear()
+        self.suspicions.begin()
         loop = asyncio.get_running_loop()
         if is_cold:
             self._waits_until_s = loop.time() + self._patience_s
@@ -94,6 +97,7 @@ class Duties:
         for failure in failures:
             if failure is not None:
                 raise failure
+        await self.suspicions.attend()
         await self._upkeep.attend()
 
     async def _done(

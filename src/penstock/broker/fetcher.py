@@ -35,6 +35,8 @@ _CONNECT_MS: Final = 2000
 _RETRY_S: Final = 0.1
 _LONGEST_RETRY_S: Final = 1.0
 _IN_FLIGHT: Final = 2
+_SILENCE_S: Final = 2.0  # of a leader that answers within replica.fetch.wait.max.ms if it can
+_PARTITION_S: Final = 0.000_2
 _OFFSET_BYTES: Final = 8  # a batch begins with its offset
 _OUT_OF_DATE: Final = frozenset(  # metadata is on its way to one of the two brokers
     {
@@ -80,10 +82,23 @@ class Fetcher:
         self._session_id = self._session_epoch = 0
         self._task: asyncio.Task[None] | None = None
         self._retries = 0
+        self._unanswered_since_s: float | None = None
 
     @property
     def is_idle(self) -> bool:
         return not self._partitions
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether the leader has said nothing for so long that it must be out of reach.
+
+        One that leads many partitions for us is given time for them.
+        """
+        since_s = self._unanswered_since_s
+        if since_s is None:
+            return False
+        patience_s = max(_SILENCE_S, 3 * self._config.replica_fetch_wait_max_ms / 1000)
+        return self._loop.time() - since_s > patience_s + _PARTITION_S * len(self._partitions)
 
     def add(self, partition: Partition) -> None:
         followed = self._partitions.get(partition)
@@ -128,12 +143,14 @@ class Fetcher:
 
     async def _follow(self) -> BrokerError:
         """Until the connection is lost; why it was."""
+        self._begin_waiting()
         try:
             self._connection = await self._cluster.peers.connection(
                 self.leader_id, timeout_ms=_CONNECT_MS
             )
         except BrokerError as error:
             return error
+        self._unanswered_since_s = None
         self._lost = self._loop.create_future()
         self._version = self._connection.version_for(FetchRequest)
         self._begin_session()
@@ -184,6 +201,7 @@ class Fetcher:
             self._end(error)
             return
         self._in_flight.append(self._loop.time())
+        self._begin_waiting()
         if self._watch is None:
             self._look_for_answer()
 
@@ -196,12 +214,17 @@ class Fetcher:
         else:
             self._watch = self._loop.call_at(oldest_s + timeout_s, self._look_for_answer)
 
+    def _begin_waiting(self) -> None:
+        if self._unanswered_since_s is None:
+            self._unanswered_since_s = self._loop.time()
+
     def _request(self) -> FetchRequest | None:
         config = self._config
         epoch = self._cluster.epoch
         wanted, self._to_ask = self._to_ask, {}
         if not self._partitions or not epoch:  # nothing to do, or no session that would let us
             self._to_ask = wanted
+            self._unanswered_since_s = None
             if not epoch:
                 self._loop.call_later(_RETRY_S, self._send)
             return None
@@ -288,6 +311,7 @@ class Fetcher:
         except BrokerError as error:
             self._end(error)
             return
+        self._unanswered_since_s = self._loop.time() if self._in_flight else None
         if response.error_code:
             self._refused(ErrorCode(response.error_code))
             return

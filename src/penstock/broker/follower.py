@@ -40,6 +40,10 @@ class Followers:
         if fetcher is not None:
             fetcher.ask_for(partition)
 
+    def unreachable(self) -> list[int]:
+        """The leaders that say nothing any more."""
+        return sorted(it.leader_id for it in self._fetchers.values() if it.is_unanswered)
+
     def close(self) -> None:
         for fetcher in self._fetchers.values():
             fetcher.close()

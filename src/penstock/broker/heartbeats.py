@@ -31,22 +31,37 @@ class Heartbeats:
         self._duties = duties
         self._peers = peers
         self._due = asyncio.Event()
+        self._beating: asyncio.Timeout | None = None
         self._is_disabled: Callable[[], bool] = lambda: False
+        self._unreachable: Callable[[], list[int]] = list
         view.on_change(self._notice)
 
     def withdraw_when(self, is_disabled: Callable[[], bool]) -> None:
         """While that is so, this broker lets others lead although it goes on (L4)."""
         self._is_disabled = is_disabled
 
+    def accuse(self, unreachable: Callable[[], list[int]]) -> None:
+        """The leaders that this broker cannot fetch from are told to the controller."""
+        self._unreachable = unreachable
+
     async def send_for_ever(self) -> None:
         while True:
-            await self._beat()
+            await self._beat_until_news()
             try:
                 async with asyncio.timeout(self._view.config.broker_heartbeat_interval_ms / 1000):
                     await self._due.wait()
             except TimeoutError:
                 pass
             self._due.clear()
+
+    async def _beat_until_news(self) -> None:
+        try:
+            async with asyncio.timeout(None) as self._beating:
+                await self._beat()
+        except TimeoutError:
+            _log.debug("heartbeat-overtaken controller=%s", self._view.image.controller_id)
+        finally:
+            self._beating = None
 
     async def may_leave(self, limit_s: float) -> bool:
         """Asks until the controller has put others in our place and they all know; False if it did not."""
@@ -70,6 +85,9 @@ class Heartbeats:
             wants_to_leave=request.want_shut_down,
             has_failed=request.want_fence,
         )
+        self._duties.suspicions.heard(
+            request.broker_id, request.broker_epoch, request.unreachable_leaders
+        )
         return BrokerHeartbeatResponse(
             is_caught_up=standing.is_caught_up,
             is_fenced=standing.is_fenced,
@@ -81,6 +99,8 @@ class Heartbeats:
         a new controller."""
         own = self._view.image.brokers.get(self._view.broker_id)
         waits = own is not None and (own.fenced or own.in_controlled_shutdown)
+        if delta.controller and self._beating is not None and not self._beating.expired():
+            self._beating.reschedule(0)  # whom it asks is not the one to tell
         if delta.controller or (waits and self._view.broker_id in delta.brokers):
             self._due.set()
 
@@ -95,6 +115,7 @@ class Heartbeats:
             current_metadata_offset=image.revision,
             want_shut_down=wants_to_leave,
             want_fence=self._is_disabled() and bool(self._view.other_brokers()),
+            unreachable_leaders=self._unreachable(),
         )
         try:
             if image.controller_id == self._view.broker_id:

@@ -16,6 +16,7 @@ from penstock.metadata.store import (
     Committed,
     Compare,
     Conflict,
+    Delete,
     MetadataStore,
     Put,
     Revision,
@@ -29,6 +30,8 @@ __all__ = ["Identity", "Membership"]
 _log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.5
+_STANDS_BACK_S: Final = 10.0  # after a resignation
+_CLOCK_SLACK_S: Final = 0.01  # timers may be a little early
 
 
 class Membership:
@@ -50,6 +53,7 @@ class Membership:
         self._duties = duties
         self._happened = happened
         self._has_taken_part = False
+        self._stands_back_until_s = 0.0
         self._when_elected: list[Callable[[], None]] = []
         session.on_lost(self._lose_office)
         feed.listen(self._notice)
@@ -89,10 +93,27 @@ class Membership:
     async def attend(self) -> None:
         if self._session.epoch == NO_REVISION:
             await self._session.open()
-        if self._feed.image.controller_id is None and not self._is_on_its_way_out():
+        if self._feed.image.controller_id is None and self._may_campaign():
             await self._campaign()
+        if self._committer.holds_office and self._duties.suspicions.is_cut_off:
+            await self._resign()
         if self._committer.holds_office:
             await self._duties.attend()
+
+    def _may_campaign(self) -> bool:
+        resigned_lately = asyncio.get_running_loop().time() < self._stands_back_until_s
+        return not resigned_lately and not self._is_on_its_way_out()
+
+    async def _resign(self) -> None:
+        """Too few brokers reach us: another shall take the office, if it can."""
+        epoch, loop = self._committer.controller_epoch, asyncio.get_running_loop()
+        _log.warning(
+            "controller-resigned broker=%d reason=%s", self._session.identity.broker_id, "cut-off"
+        )
+        await self._store.commit([Compare(CONTROLLER, create_revision=epoch)], [Delete(CONTROLLER)])
+        self._committer.controller_epoch = NO_REVISION
+        self._stands_back_until_s = loop.time() + _STANDS_BACK_S
+        loop.call_later(_STANDS_BACK_S + _CLOCK_SLACK_S, self._happened.set)
 
     def _is_on_its_way_out(self) -> bool:
         """Then another shall take the office, if there is one."""

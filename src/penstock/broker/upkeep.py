@@ -25,6 +25,11 @@ class Upkeep:
     def __init__(self, view: View, committer: Committer) -> None:
         self._view = view
         self._committer = committer
+        self._avoided: Callable[[], frozenset[int]] = frozenset
+
+    def avoid(self, avoided: Callable[[], frozenset[int]]) -> None:
+        """Brokers that are not given anything to lead for the sake of balance."""
+        self._avoided = avoided
 
     async def attend(self) -> None:
         """After brokers came or went."""
@@ -59,6 +64,7 @@ class Upkeep:
             self._view.rules,
             max_moves=_MOVES_PER_S,
             tolerated_percent=self._view.config.leader_imbalance_per_broker_percentage,
+            avoided=self._avoided(),
         )
 
     async def _do(self, event: str, decide: Decide) -> bool:

@@ -95,14 +95,20 @@ def _can_take_over(partition: PartitionImage, able: frozenset[int]) -> bool:
 
 
 def balance_leaders(
-    image: ClusterImage, rules: Rules, *, max_moves: int, tolerated_percent: int = 10
+    image: ClusterImage,
+    rules: Rules,
+    *,
+    max_moves: int,
+    tolerated_percent: int = 10,
+    avoided: frozenset[int] = frozenset(),
 ) -> list[Decision[None]]:
     """E6: preferred leaders for brokers that lead too few of the partitions that prefer them.
 
-    A broker may lack `tolerated_percent` of those. Partitions whose preferred leader cannot lead stay.
+    A broker may lack `tolerated_percent` of those. Partitions whose preferred leader cannot lead, or is
+    one of those `avoided`, stay.
     """
     electorate = Electorate(image, rules)
-    able = electorate.able
+    able = electorate.able - avoided
     preferred: Counter[int] = Counter()
     missing: dict[int, list[tuple[TopicImage, int]]] = {}
     for topic in image.topics.values():

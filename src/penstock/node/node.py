@@ -167,6 +167,7 @@ class Node:
         cluster.on_session(lambda epoch: self._note(directory.note_broker_epoch, epoch))
         cluster.on_registered(lambda epoch: self._note(directory.note_registered, epoch))
         cluster.withdraw_when(lambda: replicas.is_offline)
+        cluster.accuse(followers.unreachable)
         await cluster.join(self._advertised())
         self._isr.start(self._chores.spawn)
         self._repair.start(self._chores.spawn)

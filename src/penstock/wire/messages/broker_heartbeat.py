@@ -14,6 +14,7 @@ class BrokerHeartbeatRequest(Message, api_key=63, versions="0-2", flexible_from=
     want_shut_down: bool = boolean()
     offline_log_dirs: list[bytes] = array(uuid, "1+", tag=0, ignorable=True)
     cordoned_log_dirs: list[bytes] | None = array(uuid, "2+", nullable="2+", tag=1, ignorable=True)
+    unreachable_leaders: list[int] = array(int32, "0+", tag=10_000, ignorable=True)  # not Kafka's
 
 
 class BrokerHeartbeatResponse(Message, api_key=63, versions="0-2", flexible_from=0):
