@@ -1,0 +1,6 @@
+"""No time limits: the machine may be busy."""
+
+from hypothesis import settings
+
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
