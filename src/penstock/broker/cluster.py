@@ -15,6 +15,7 @@ from penstock.broker.delegation import Delegation, Spawn
 from penstock.broker.heartbeats import Heartbeats
 from penstock.broker.image_feed import ImageFeed
 from penstock.broker.membership import Membership
+from penstock.broker.promotions import Promotions
 from penstock.broker.session import Identity, Session
 from penstock.broker.surveying import Surveying
 from penstock.broker.upkeep import Upkeep
@@ -65,6 +66,7 @@ class Cluster(Delegation):
         happened = asyncio.Event()
         patience_ms = _TTLS_OF_PATIENCE * identity.session_timeout_ms
         self._upkeep = Upkeep(self, self._committer)
+        self._promotions = Promotions(self, self._committer, self.peers)
         self._surveying = Surveying(self, self._committer, self.peers)
         self._duties = duties = Duties(
             self, self._committer, self._upkeep, happened.set, patience_ms=patience_ms
@@ -114,6 +116,7 @@ class Cluster(Delegation):
         self._run(self._session.check_for_ever(), "session-check")
         self._run(self._heartbeats.send_for_ever(), "heartbeats")
         self._run(self._upkeep.balance_for_ever(), "leader-balance")
+        self._run(self._promotions.attend_for_ever(), "promotions")
         self._run(self._surveying.look_for_ever(), "surveys")
         self._witness.begin()
         await self._membership.admitted()

@@ -65,7 +65,7 @@ class Hosting:
             self._change(change)
         if delta.broker_configs:
             for current in self._cluster.image.topics.values():
-                self._replicas.configure(current.name, self._cluster.topic_config(current))
+                self._configure(current)
         if self._cluster.broker_id in delta.brokers:
             self._take_roles()
 
@@ -79,8 +79,12 @@ class Hosting:
                 _settings(change.new),
             )
         if change.is_reconfigured:
-            self._replicas.configure(topic.name, self._cluster.topic_config(change.new))
+            self._configure(change.new)
         self._take_partitions(topic, change.new.partitions, change.old.partitions)
+
+    def _configure(self, image: TopicImage) -> None:
+        config = self._cluster.topic_config(image)
+        self._replicas.configure(image.name, config, image.promotion)
 
     def _remove(self, name: str) -> None:
         for partition in self._replicas.topics[name].partitions:
@@ -89,7 +93,8 @@ class Hosting:
         self._replicas.remove_topic(name)
 
     def _add(self, image: TopicImage) -> None:
-        topic = self._replicas.add_topic(image.name, image.id, self._cluster.topic_config(image))
+        config = self._cluster.topic_config(image)
+        topic = self._replicas.add_topic(image.name, image.id, config, image.promotion)
         self._take_partitions(topic, image.partitions, ())
 
     def _take_partitions(

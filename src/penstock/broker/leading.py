@@ -105,6 +105,8 @@ class LeadingPartition(PartitionLog):
         log = self._log or self.log
         if self.failure is not None:
             raise self.failure.again()
+        if self.topic.mirror is not None:
+            self._refuse_mirror(now_ms)
         try:
             appended = log.append_as_leader(
                 records,
@@ -126,6 +128,22 @@ class LeadingPartition(PartitionLog):
             elif not self.topic.sync_each_append:
                 self._commit_upto(log.next_offset, len(records))
         return appended
+
+    def _refuse_mirror(self, now_ms: int) -> None:
+        """A mirror has one writer."""
+        raise BrokerError(
+            f"'{self.topic.name}' mirrors another cluster's topic, and nothing else is written to it; to"
+            " make it a topic of its own, remove penstock.mirror.source",
+            ErrorCode.POLICY_VIOLATION,
+        )
+
+    def _have_grown(self, log: Log, size_bytes: int) -> None:
+        """What `append` does once a batch is in the log."""
+        self._wrote()
+        if self.leadership is not None:
+            self._grew(size_bytes)
+        elif not self.topic.sync_each_append:
+            self._commit_upto(log.next_offset, size_bytes)
 
     def synced(self, next_offset: int, size_bytes: int) -> None:
         """What lies below `next_offset` is durable; with sync-each-append it counts only now."""

@@ -18,8 +18,12 @@ _log = logging.getLogger(__name__)
 
 _PER_TURN: Final = 100  # markers written before others have their turn
 _RETRY_S: Final = 0.1
-_OVERTAKEN: Final = frozenset(  # someone newer has ended what this marker is about
-    {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED}
+_OVERTAKEN: Final = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,  # someone newer has ended what this marker is about
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+        ErrorCode.POLICY_VIOLATION,  # a mirror by now: how transactions ended there comes with it
+    }
 )
 
 

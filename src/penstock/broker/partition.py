@@ -2,7 +2,7 @@
 
 import logging
 
-from penstock.broker.leading import LeadingPartition
+from penstock.broker.mirrored import MirroredPartition
 from penstock.broker.partition_log import NOBODY, led_elsewhere
 from penstock.broker.topic import Host, Isolation, Read, Topic
 from penstock.metadata.image import PartitionImage
@@ -20,7 +20,7 @@ __all__ = ["Host", "Isolation", "Partition", "Read", "Topic"]
 _log = logging.getLogger(__name__)
 
 
-class Partition(LeadingPartition):
+class Partition(MirroredPartition):
     """A log with a role: `lead` and `follow` change it, in the order of leader epochs."""
 
     __slots__ = ()

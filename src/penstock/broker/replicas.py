@@ -208,8 +208,10 @@ class Replicas:
 
     # What the cluster decided ------------------------------------------------------------------
 
-    def add_topic(self, name: str, topic_id: TopicId, config: TopicConfig) -> Topic:
-        topic = Topic(name, topic_id, config, self.metrics.topic(name))
+    def add_topic(
+        self, name: str, topic_id: TopicId, config: TopicConfig, promotion: int = 0
+    ) -> Topic:
+        topic = Topic(name, topic_id, config, self.metrics.topic(name), promotion)
         self.topics[name] = topic
         self.topics_by_id[topic_id] = topic
         return topic
@@ -246,9 +248,9 @@ class Replicas:
         self.directory.give_up(topic.name, topic.id, partition.index)
         partition.start_over()
 
-    def configure(self, name: str, config: TopicConfig) -> None:
+    def configure(self, name: str, config: TopicConfig, promotion: int = 0) -> None:
         topic = self.topics[name]
-        topic.configure(config)
+        topic.configure(config, promotion)
         for partition in topic.partitions:
             if partition is not None and partition.is_open and partition.failure is None:
                 partition.log.configure(config)

@@ -36,23 +36,46 @@ class Read(NamedTuple):
     end_offset: int  # of what this reader may see
 
 
+class Mirror(NamedTuple):
+    """A topic that is another cluster's, or was and is in promotion."""
+
+    source: str  # empty: it is no mirror any more
+    promotion: int
+
+
 class Topic:
     """What the partitions of one topic share."""
 
-    __slots__ = ("config", "id", "internal", "metrics", "name", "partitions", "sync_each_append")
+    __slots__ = (
+        "config",
+        "id",
+        "internal",
+        "metrics",
+        "mirror",
+        "name",
+        "partitions",
+        "sync_each_append",
+    )
 
     def __init__(
-        self, name: str, topic_id: TopicId, config: TopicConfig, metrics: TopicMetrics
+        self,
+        name: str,
+        topic_id: TopicId,
+        config: TopicConfig,
+        metrics: TopicMetrics,
+        promotion: int = 0,
     ) -> None:
         self.name = name
         self.id = topic_id
         self.internal = name in INTERNAL_TOPICS
         self.metrics = metrics
         self.partitions: list[Partition | None] = []  # None: hosted elsewhere
-        self.configure(config)
+        self.configure(config, promotion)
 
-    def configure(self, config: TopicConfig) -> None:
+    def configure(self, config: TopicConfig, promotion: int = 0) -> None:
         self.config = config
+        source = config.penstock_mirror_source
+        self.mirror = Mirror(source, promotion) if source or promotion else None
         self.sync_each_append = config.flush_messages == 1
 
 

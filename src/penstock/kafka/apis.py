@@ -52,6 +52,7 @@ from penstock.kafka.handlers import (
     list_partition_reassignments,
     list_transactions,
     metadata,
+    mirror_append,
     offset_commit,
     offset_delete,
     offset_fetch,
@@ -168,6 +169,7 @@ from penstock.wire.messages.list_transactions import (
     ListTransactionsResponse,
 )
 from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
+from penstock.wire.messages.mirror_append import MirrorAppendRequest, MirrorAppendResponse
 from penstock.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from penstock.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from penstock.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
@@ -253,6 +255,7 @@ _ROWS: tuple[Api[Any, Any], ...] = (
     _api(ApiKey.LIST_CONFIG_RESOURCES, (0, 1), ListConfigResourcesRequest, ListConfigResourcesResponse, list_config_resources.handle),
     _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, (0, 0), DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, describe_topic_partitions.handle, refuse=describe_topic_partitions.refuse),
     _api(ApiKey.GET_REPLICA_LOG_INFO, (0, 0), GetReplicaLogInfoRequest, GetReplicaLogInfoResponse, get_replica_log_info.handle, refuse=get_replica_log_info.refuse),
+    _api(ApiKey.MIRROR_APPEND, (0, 0), MirrorAppendRequest, MirrorAppendResponse, mirror_append.handle, refuse=mirror_append.refuse, pipelined=True),
     _api(ApiKey.API_VERSIONS, (0, 4), ApiVersionsRequest, ApiVersionsResponse, _api_versions),
 )
 # fmt: on

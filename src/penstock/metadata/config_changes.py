@@ -10,7 +10,8 @@ from penstock.metadata.decisions import Decision, unchanged
 from penstock.metadata.elections import clear_stale_elrs
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.partition_rules import Laws
-from penstock.metadata.store import Delete, Put
+from penstock.metadata.promotions import MIRROR_SOURCE, promotion_after, topic_write
+from penstock.metadata.store import Delete, Put, Write
 from penstock.metadata.values import broker_config_key, encode, topic_config_key
 from penstock.model.configs import (
     Kind,
@@ -103,6 +104,7 @@ class _Target(NamedTuple):
     default: Callable[[Setting], str]
     check: Callable[[Mapping[str, str]], None]
     elrs: Callable[[Mapping[str, str]], Sequence[Decision[None]]]  # that do not outlive the change
+    write: Callable[[Mapping[str, str]], Write]
 
     def decide(
         self, image: ClusterImage, changed: Mapping[str, str]
@@ -113,7 +115,7 @@ class _Target(NamedTuple):
         first = self.elrs(changed)
         writes = [write for decision in first for write in decision.writes]
         compares = [compare for decision in first for compare in decision.compares]
-        writes.append(Put(self.key, encode(set=changed)) if changed else Delete(self.key))
+        writes.append(self.write(changed))
         return Decision(changed, writes, [*compares, unchanged(image, self.key)])
 
 
@@ -130,6 +132,8 @@ def _topic_target(image: ClusterImage, name: str, layers: BrokerLayers) -> _Targ
         resolve_topic_config(
             overrides, layers.in_force, replication_factor=topic.replication_factor
         )
+        if topic.is_internal and overrides.get(MIRROR_SOURCE):
+            raise InvalidConfig(f"'{name}' is written by brokers only: it cannot be a mirror")
 
     def default(setting: Setting) -> str:
         found = topic_default(setting, layers.in_force)
@@ -139,8 +143,11 @@ def _topic_target(image: ClusterImage, name: str, layers: BrokerLayers) -> _Targ
         laws = Laws(layers.in_force)
         return clear_stale_elrs(image, laws, [topic._replace(config=overrides)])
 
+    def write(overrides: Mapping[str, str]) -> Write:
+        return topic_write(name, overrides, promotion_after(image, topic, overrides))
+
     key = topic_config_key(name)
-    return _Target(key, topic.config, topic_setting, default, check, elrs)
+    return _Target(key, topic.config, topic_setting, default, check, elrs, write)
 
 
 def _broker_target(image: ClusterImage, name: str, layers: BrokerLayers) -> _Target:
@@ -164,7 +171,11 @@ def _broker_target(image: ClusterImage, name: str, layers: BrokerLayers) -> _Tar
         return clear_stale_elrs(image, Laws(in_force(overrides)), image.topics.values())
 
     key, present = broker_config_key(name), image.broker_configs.get(name, {})
-    return _Target(key, present, find, default, check, elrs)
+
+    def write(overrides: Mapping[str, str]) -> Write:
+        return Put(key, encode(set=overrides)) if overrides else Delete(key)
+
+    return _Target(key, present, find, default, check, elrs, write)
 
 
 def _dynamic_setting(name: str, one_broker: bool) -> Setting:

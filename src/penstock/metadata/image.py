@@ -76,6 +76,7 @@ class ClusterImage:
         self._rows: dict[TopicName, tuple[TopicId, int]] = {}
         self._names: dict[TopicId, TopicName] = {}
         self._topic_configs: dict[TopicName, Mapping[str, str]] = {}
+        self._promotions: dict[TopicName, int] = {}
         self._chunks: dict[TopicId, dict[int, tuple[PartitionImage, ...]]] = {}
         self._hosted: dict[int, dict[ChunkId, None]] = {}  # chunks by broker, in order
         self._moving: dict[ChunkId, None] = {}  # with a partition that is being reassigned
@@ -281,6 +282,7 @@ class ClusterImage:
         config = MappingProxyType(fields["set"]) if fields else None
         if owner == "topic":
             _put(self._topic_configs, TopicName(name), config)
+            _put(self._promotions, TopicName(name), fields.get("promotion") if fields else None)
             touched[TopicName(name)] = None
         elif owner == "broker":
             _put(self.broker_configs, name, config)
@@ -339,7 +341,8 @@ class ClusterImage:
         else:
             rows = (chunks[number] for number in sorted(chunks))
             partitions = tuple(partition for chunk in rows for partition in chunk)[:count]
-        return TopicImage(name, topic_id, partitions, self._topic_configs.get(name, _NOTHING))
+        config = self._topic_configs.get(name, _NOTHING)
+        return TopicImage(name, topic_id, partitions, config, self._promotions.get(name, 0))
 
 
 def _as_changes(entries: Mapping[str, Entry]) -> list[Change]:

@@ -33,6 +33,7 @@ class TopicImage(NamedTuple):
     id: TopicId
     partitions: tuple[PartitionImage, ...]
     config: Mapping[str, str]  # only what was set for the topic
+    promotion: int = 0  # while a former mirror is made a topic of its own: the number of that
 
     @property
     def is_internal(self) -> bool:
@@ -53,7 +54,7 @@ class TopicChange(NamedTuple):
 
     @property
     def is_reconfigured(self) -> bool:
-        return self.new.config != self.old.config
+        return (self.new.config, self.new.promotion) != (self.old.config, self.old.promotion)
 
     def changed_partitions(self) -> Iterator[tuple[int, PartitionImage | None, PartitionImage]]:
         """Number, before and after, in order; before is None for a partition that is new."""

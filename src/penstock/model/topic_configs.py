@@ -1,4 +1,4 @@
-"""Every topic setting of Kafka 4. What is listed is honoured, or refused by name."""
+"""Every topic setting of Kafka 4, and one of our own. What is listed is honoured, or refused by name."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -109,6 +109,10 @@ class TopicConfig:
     min_insync_replicas: int = _topic.integer(
         "min.insync.replicas", 1, at_least=1, synonyms=("min.insync.replicas",), kafka_default="1",
         doc="In-sync replicas that acks=all needs. Unless set: 2 where the replication factor is 3 or more, else 1.",
+    )
+    penstock_mirror_source: str = _topic.string(
+        "penstock.mirror.source", "",
+        doc="The cluster whose topic this one mirrors. While it is set only MirrorAppend writes; to remove it makes the topic one of its own.",
     )
     preallocate: bool = _topic.boolean(
         "preallocate", False, synonyms=("log.preallocate",), unsupported="segment files grow as they are written",

@@ -1,4 +1,4 @@
-"""Control batches: the markers that end a producer's transaction in a partition."""
+"""Control batches: the markers that end a producer's transaction in a partition, and the one that ends a mirror."""
 
 from enum import IntEnum
 from struct import Struct
@@ -11,7 +11,9 @@ from penstock.records.record import Record, decode_records
 
 _KEY: Final = Struct(">hh")  # version, type
 _VALUE: Final = Struct(">hi")  # version, coordinator epoch
+_PROMOTION: Final = Struct(">h16sq")  # version, topic id, number
 _VERSION: Final = 0
+_PROMOTION_TYPE: Final = 10_000  # far from Kafka's; clients skip control records they do not know
 
 
 class ControlType(IntEnum):
@@ -24,6 +26,13 @@ class EndMarker(NamedTuple):
 
     type: ControlType
     coordinator_epoch: int
+
+
+class Promotion(NamedTuple):
+    """A mirror became a topic of its own here: all producers before it were another cluster's."""
+
+    topic_id: bytes
+    number: int  # later ones of the topic have higher numbers
 
 
 def build_marker(
@@ -67,3 +76,29 @@ def decode_marker(batch: Bytes, header: BatchHeader) -> EndMarker | None:
     if value is None or len(value) < _VALUE.size:
         raise CorruptBatch(f"marker at offset {records[0].offset} has no coordinator epoch")
     return EndMarker(ControlType(kind), _VALUE.unpack_from(value)[1])
+
+
+def build_promotion(
+    promotion: Promotion, *, timestamp_ms: int, base_offset: int, leader_epoch: int
+) -> bytearray:
+    key = _KEY.pack(_VERSION, _PROMOTION_TYPE)
+    value = _PROMOTION.pack(_VERSION, *promotion)
+    return build_batch(
+        [Record(base_offset, timestamp_ms, key, value)],
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        control=True,
+    )
+
+
+def decode_promotion(batch: Bytes, header: BatchHeader) -> Promotion | None:
+    """None if the control batch is another kind."""
+    records = decode_records(batch, header)
+    key, value = (records[0].key, records[0].value) if records else (None, None)
+    if key is None or value is None or len(key) < _KEY.size or len(value) < _PROMOTION.size:
+        return None
+    version, kind = _KEY.unpack_from(key)
+    if version < 0 or kind != _PROMOTION_TYPE:
+        return None
+    _, topic_id, number = _PROMOTION.unpack_from(value)
+    return Promotion(topic_id, number)

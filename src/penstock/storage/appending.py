@@ -293,6 +293,12 @@ class GrowingLog:
             raise CorruptBatch(f"{self}: {len(records) - end} bytes are left after the last batch")
         if gaps and not self._has_gaps:
             self._note_gaps()
+        self._write_batches(records, batches)
+
+    def _write_batches(
+        self, records: memoryview, batches: Sequence[tuple[int, BatchHeader]]
+    ) -> None:
+        """Checked batches, one after the other in `records`, each with its offset and epoch."""
         first = 0
         for number, (position, header) in enumerate(batches):
             start = batches[first][0]
@@ -321,7 +327,7 @@ class GrowingLog:
             or header.last_offset - active.base_offset > MAX_RELATIVE_OFFSET
         )
 
-    def _write_run(self, records: memoryview, run: list[tuple[int, BatchHeader]]) -> None:
+    def _write_run(self, records: memoryview, run: Sequence[tuple[int, BatchHeader]]) -> None:
         if not run:
             return
         active, state = self._active, self.state
@@ -332,6 +338,8 @@ class GrowingLog:
         place = active.size_bytes - start
         active.file.append(records[start:end])
         for position, header in run:
+            if header.leader_epoch != state.epochs.latest:  # also where a gap comes first
+                state.epochs.assign(header.leader_epoch, active.next_offset)
             if active.note(place + position, header):
                 self._indexes_grew(active)
             state.apply(active, header, records[position : position + header.size_bytes])

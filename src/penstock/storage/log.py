@@ -5,7 +5,9 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from penstock.model.errors import DiskFull, OffsetOutOfRange, StorageFault
-from penstock.storage import retention, state, swap
+from penstock.records.batch import iter_headers
+from penstock.records.control import Promotion
+from penstock.storage import mirroring, retention, state, swap
 from penstock.storage.appending import Appended, GrowingLog, Origin
 from penstock.storage.files import FileSlice
 from penstock.storage.flush import FlushTicket
@@ -108,6 +110,46 @@ class Log(GrowingLog):
                 if segment.newest()[0] != scrub.max_timestamp_ms and segment is not self._active:
                     segment.rebuild_indexes()
                 return
+
+    # Being a mirror --------------------------------------------------------------------------
+
+    def append_mirrored(self, records: memoryview, leader_epoch: int) -> None:
+        """Batches of another cluster's log, at their own offsets; what is here already is left out.
+
+        All are checked before any is written. An empty log begins with the first of them.
+        """
+        batches = mirroring.missing_batches(records, self, self.next_offset)
+        if not batches:
+            return
+        first_offset = batches[0][1].base_offset
+        begins = self.start_offset == self.next_offset < first_offset
+        next_offset = first_offset if begins else self.next_offset
+        has_gaps = mirroring.check_gaps(batches, self, next_offset)
+        if begins:
+            self.restart_at(first_offset)
+        if has_gaps and not self._has_gaps:
+            self._note_gaps()
+        self._write_batches(records, mirroring.restamp(records, batches, leader_epoch))
+
+    def is_promoted(self, number: int) -> bool:
+        """Whether it has ceased to be a mirror, for that time."""
+        return self.producers.promotion == Promotion(self.topic_id, number)
+
+    def promote(self, number: int, *, leader_epoch: int, now_ms: int) -> int:
+        """Cease to be a mirror: what is open is aborted, no producer is known; the bytes that this took.
+
+        It is written in batches, so that followers, and a log that is read again, come to the same.
+        """
+        batches = mirroring.ending(
+            self.producers.open_transactions(),
+            Promotion(self.topic_id, number),
+            base_offset=self.next_offset,
+            leader_epoch=leader_epoch,
+            now_ms=now_ms,
+        )
+        records = memoryview(batches)
+        self._write_batches(records, list(iter_headers(records)))
+        return len(batches)
 
     # Going -----------------------------------------------------------------------------------
 

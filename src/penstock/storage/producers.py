@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from penstock.model.errors import BrokerError, ErrorCode, InvalidProducerEpoch, OutOfOrderSequence
 from penstock.records.batch import NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader
-from penstock.records.control import ControlType, EndMarker
+from penstock.records.control import ControlType, EndMarker, Promotion
 from penstock.storage.txn_index import AbortedEntry
 
 KEPT_BATCHES: Final = 5  # a producer has at most 5 requests in flight
@@ -70,12 +70,13 @@ class Producer:
 class Producers:
     """Every producer of one log. The Log that owns it is its only caller."""
 
-    __slots__ = ("_ended", "_known", "_open")
+    __slots__ = ("_ended", "_known", "_open", "promotion")
 
     def __init__(self) -> None:
         self._known: dict[int, Producer] = {}
         self._open: dict[int, int] = {}  # first offsets of open transactions, in order
         self._ended: list[tuple[int, int]] = []  # first offset, marker: maybe not yet replicated
+        self.promotion: Promotion | None = None  # the last time that the log ceased to be a mirror
 
     def __len__(self) -> int:
         return len(self._known)
@@ -86,9 +87,12 @@ class Producers:
     def __iter__(self) -> Iterator[tuple[int, Producer]]:
         return iter(self._known.items())
 
-    def restore(self, known: Iterable[tuple[int, Producer]]) -> None:
+    def restore(
+        self, known: Iterable[tuple[int, Producer]], promotion: Promotion | None = None
+    ) -> None:
         """Become exactly this."""
         self._known = dict(known)
+        self.promotion = promotion
         self._ended = []
         in_order = sorted(
             (producer.txn_first_offset, producer_id)
@@ -205,6 +209,11 @@ class Producers:
             producer_id, first_offset, offset, offset + 1 if stable is None else stable
         )
 
+    def promote(self, promotion: Promotion) -> None:
+        """A mirror ends here: no producer of the cluster that it came from is known any more."""
+        self._known, self._open = {}, {}
+        self.promotion = promotion
+
     def _admit(self, header: BatchHeader) -> Producer:
         if len(self._known) >= PRODUCERS_LIMIT:
             self._forget_oldest(PRODUCERS_LIMIT // 10)
@@ -226,6 +235,10 @@ class Producers:
     def first_open_offset(self) -> int | None:
         """Where the oldest transaction without a marker begins."""
         return next(iter(self._open.values())) if self._open else None
+
+    def open_transactions(self) -> list[tuple[int, Producer]]:
+        """Who has one without a marker, the oldest first."""
+        return [(producer_id, self._known[producer_id]) for producer_id in self._open]
 
     def first_undecided_offset(self, high_watermark: int) -> int | None:
         """The same, but a transaction also counts as long as its marker is not below the high watermark."""

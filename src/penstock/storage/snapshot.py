@@ -5,16 +5,21 @@ from struct import Struct
 from struct import error as StructError
 from typing import Final, NamedTuple
 
+from penstock.records.control import Promotion
 from penstock.records.crc32c import crc32c
 from penstock.storage.producers import KnownBatch, Producer, Producers
 from penstock.storage.sealed import Damaged
 from penstock.storage.txn_index import Digest
 
 _MAGIC: Final = b"PSNP"
-_VERSION: Final = 1
-_HEAD: Final = Struct(">4sHIH")  # magic, version, checksum of all that follows it, sections
+_VERSION: Final = 2
+_FIRST_VERSION: Final = 1  # knows no promotions
+_HEAD: Final = Struct(
+    ">4sHIH"
+)  # magic, version, checksum of all that follows it and the version, sections
 # offset, epoch and checksum of the batch before it, producers, segments with aborted transactions
 _SECTION: Final = Struct(">qiIII")
+_PROMOTION: Final = Struct(">16sq")  # topic id, number; 0: there was none
 # id, epoch, coordinator epoch, time, next sequence, first offset of its transaction, batches
 _PRODUCER: Final = Struct(">qhiqiqB")
 _BATCH: Final = Struct(">iiqqq")  # sequences, offsets, timestamp
@@ -31,6 +36,7 @@ class Mark(NamedTuple):
 
 
 NO_MARK: Final = Mark(-1, 0)  # nothing lies before it
+_NO_PROMOTION: Final = Promotion(bytes(16), 0)
 
 
 class Section(NamedTuple):
@@ -39,13 +45,17 @@ class Section(NamedTuple):
     offset: int
     mark: Mark
     producers: list[tuple[int, Producer]]
+    promotion: Promotion | None
     aborted: dict[int, Digest]  # by base offset: the entries of each segment below `offset`
 
 
 def section_of(
     offset: int, mark: Mark, producers: Producers, aborted: Mapping[int, Digest]
 ) -> bytes:
-    parts = [_SECTION.pack(offset, *mark, len(producers), len(aborted))]
+    parts = [
+        _SECTION.pack(offset, *mark, len(producers), len(aborted)),
+        _PROMOTION.pack(*(producers.promotion or _NO_PROMOTION)),
+    ]
     for producer_id, producer in producers:
         parts.append(
             _PRODUCER.pack(
@@ -67,19 +77,22 @@ def encode(sections: Iterable[bytes]) -> bytes:
     sections = list(sections)
     body = b"".join(sections)
     count = len(sections).to_bytes(2, "big")
-    return _HEAD.pack(_MAGIC, _VERSION, crc32c(count + body), len(sections)) + body
+    crc = _checksum(_VERSION, count + body)
+    return _HEAD.pack(_MAGIC, _VERSION, crc, len(sections)) + body
 
 
 def decode(data: bytes) -> list[tuple[Section, bytes]]:
     """Each section, and its own bytes; raises Damaged."""
     try:
         magic, version, crc, count = _HEAD.unpack_from(data)
-        if magic != _MAGIC or version != _VERSION:
+        if magic != _MAGIC or not _FIRST_VERSION <= version <= _VERSION:
             raise Damaged(f"producers.snapshot: {magic!r} version {version}; not {_VERSION}")
-        if crc32c(data[_CHECKED_FROM:]) != crc:
+        if _checksum(version, data[_CHECKED_FROM:]) != crc:
             raise Damaged("producers.snapshot: checksum mismatch")
         sections, position = [], _HEAD.size
         for _ in range(count):
+            if version == _FIRST_VERSION:
+                data = _with_promotion(data, position + _SECTION.size)
             section, end = _read_section(data, position)
             sections.append((section, data[position:end]))
             position = end
@@ -88,9 +101,21 @@ def decode(data: bytes) -> list[tuple[Section, bytes]]:
     return sections
 
 
+def _checksum(version: int, checked: bytes) -> int:
+    """It also tells the versions apart: one cannot be taken for the other."""
+    return crc32c(checked if version == _FIRST_VERSION else checked + bytes((version,)))
+
+
+def _with_promotion(data: bytes, position: int) -> bytes:
+    """A state of the first version as the present one has it."""
+    return data[:position] + _PROMOTION.pack(*_NO_PROMOTION) + data[position:]
+
+
 def _read_section(data: bytes, position: int) -> tuple[Section, int]:
     offset, epoch, crc, producer_count, digest_count = _SECTION.unpack_from(data, position)
     position += _SECTION.size
+    promotion = Promotion(*_PROMOTION.unpack_from(data, position))
+    position += _PROMOTION.size
     producers, aborted = [], {}
     for _ in range(producer_count):
         producer_id, producer, position = _read_producer(data, position)
@@ -99,7 +124,8 @@ def _read_section(data: bytes, position: int) -> tuple[Section, int]:
         base_offset, *fields = _DIGEST.unpack_from(data, position)
         aborted[base_offset] = Digest(*fields)
         position += _DIGEST.size
-    return Section(offset, Mark(epoch, crc), producers, aborted), position
+    known = promotion if promotion.number else None
+    return Section(offset, Mark(epoch, crc), producers, known, aborted), position
 
 
 def _read_producer(data: bytes, position: int) -> tuple[int, Producer, int]:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from penstock.model.errors import CorruptBatch
-from penstock.records.batch import BatchHeader
-from penstock.records.control import EndMarker, decode_marker
+from penstock.records.batch import CONTROL_BIT, BatchHeader
+from penstock.records.control import EndMarker, decode_marker, decode_promotion
 from penstock.storage import epochs as epochs_file
 from penstock.storage import snapshot
 from penstock.storage.epochs import Epochs
@@ -42,6 +42,8 @@ class LogState:
         self._follow_epoch(header)
         if header.producer_id >= 0:
             self._follow_producer(segment, header, batch)
+        elif header.attributes & CONTROL_BIT:
+            self._follow_promotion(header, batch)
 
     def _follow_epoch(self, header: BatchHeader) -> None:
         if header.leader_epoch != self.epochs.latest:
@@ -53,6 +55,11 @@ class LogState:
             self.producers.record(header, header.base_offset, time_ms, time_ms)
         elif (marker := marker_in(batch, header)) is not None:
             self.end_transaction(segment, header, marker, header.base_offset, time_ms)
+
+    def _follow_promotion(self, header: BatchHeader, batch: Buffer) -> None:
+        promotion = decode_promotion(batch, header)
+        if promotion is not None:
+            self.producers.promote(promotion)
 
     def end_transaction(
         self, segment: Segment, header: BatchHeader, marker: EndMarker, offset: int, now_ms: int
@@ -69,9 +76,13 @@ class LogState:
             for position, header in segment.headers(found[0]) if found else ():
                 if header.base_offset >= epochs_from:
                     self._follow_epoch(header)
-                if header.producer_id >= 0 and header.base_offset >= producers_from:
+                if header.base_offset < producers_from:
+                    continue
+                if header.producer_id >= 0:
                     batch = segment.read_batch(position, header) if header.is_control else b""
                     self._follow_producer(segment, header, batch)
+                elif header.is_control:
+                    self._follow_promotion(header, segment.read_batch(position, header))
 
     # Files -----------------------------------------------------------------------------------
 
@@ -132,7 +143,7 @@ def load(
     first_offset = segments[0].base_offset
     section = _usable_section(directory, segments)
     if section is not None:
-        state.producers.restore(section.producers)
+        state.producers.restore(section.producers, section.promotion)
     producers_from = section.offset if section else first_offset
     for segment in segments:
         if segment.aborted:

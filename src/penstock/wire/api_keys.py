@@ -98,3 +98,4 @@ class ApiKey(IntEnum):
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
     GET_REPLICA_LOG_INFO = 93
+    MIRROR_APPEND = 10_000  # our own, far from Kafka's

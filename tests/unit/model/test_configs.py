@@ -49,8 +49,10 @@ def test_throttled_replicas_are_pairs_of_numbers_or_all() -> None:
         assert refusal({name: "0:1,some"}).endswith("'some' is not PARTITION:BROKER, or * for all")
 
 
-def test_the_topic_settings_are_those_of_kafka_4() -> None:
-    assert sorted(TOPIC_SETTINGS) == sorted(KAFKA_4_TOPIC_SETTINGS.split())
+def test_the_topic_settings_are_those_of_kafka_4_and_our_own() -> None:
+    own = {name for name in TOPIC_SETTINGS if name.startswith("penstock.")}
+    assert sorted(TOPIC_SETTINGS.keys() - own) == sorted(KAFKA_4_TOPIC_SETTINGS.split())
+    assert own == {"penstock.mirror.source"}
 
 
 @pytest.mark.parametrize(

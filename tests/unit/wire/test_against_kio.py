@@ -32,7 +32,7 @@ OLDER_THAN_KIO = {  # test_schema.py has their bytes
     ("Produce", 2),
 }
 
-UNKNOWN_TO_KIO = {"GetReplicaLogInfo"}  # so are these
+UNKNOWN_TO_KIO = {"GetReplicaLogInfo", "MirrorAppend"}  # so are these
 
 
 def api_name(message: type[Message]) -> str:

@@ -1,0 +1,44 @@
+"""A mirror that becomes a topic of its own: it is in promotion until every partition's leader has ended the mirror.
+
+The number of a promotion is told to the logs, so that each is promoted once, whoever leads and after any crash.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from penstock.metadata.decisions import Decision, unchanged
+from penstock.metadata.image import ClusterImage, TopicImage
+from penstock.metadata.store import Delete, Put, Write
+from penstock.metadata.values import encode, topic_config_key
+
+MIRROR_SOURCE: Final = "penstock.mirror.source"
+NO_PROMOTION: Final = 0
+
+
+def promotion_after(image: ClusterImage, topic: TopicImage, overrides: Mapping[str, str]) -> int:
+    """What the topic is in, once it has these settings. Revisions grow, so no number comes twice."""
+    if overrides.get(MIRROR_SOURCE):
+        return NO_PROMOTION
+    if topic.config.get(MIRROR_SOURCE):
+        return image.revision + 1
+    return topic.promotion
+
+
+def topic_write(name: str, overrides: Mapping[str, str], promotion: int) -> Write:
+    key = topic_config_key(name)
+    if promotion:
+        return Put(key, encode(set=overrides, promotion=promotion))
+    return Put(key, encode(set=overrides)) if overrides else Delete(key)
+
+
+def in_promotion(image: ClusterImage) -> list[TopicImage]:
+    return [topic for topic in image.topics.values() if topic.promotion]
+
+
+def end_promotion(image: ClusterImage, name: str, number: int) -> list[Decision[None]]:
+    """Every leader has done its part; nothing if that is no longer what the topic is in."""
+    topic = image.topics.get(name)
+    if topic is None or topic.promotion != number:
+        return []
+    write = topic_write(name, topic.config, NO_PROMOTION)
+    return [Decision(None, [write], [unchanged(image, topic_config_key(name))])]
