@@ -14,11 +14,15 @@ from numpy.typing import NDArray
 
 from penstock.model.errors import BrokerError, CorruptBatch, ErrorCode
 from penstock.records.batch import (
+    CODEC_MASK,
     CONTROL_BIT,
     CRC_START,
     HEADER_SIZE,
+    LENGTH_PREFIX,
     MAGIC,
+    TRANSACTIONAL_BIT,
     BatchHeader,
+    checksum,
     parse_header,
 )
 from penstock.records.compression import decompress
@@ -194,15 +198,18 @@ class _Index(NamedTuple):
 
     @classmethod
     def empty(cls, rows: int) -> "_Index":
-        def of(dtype: Any, count: int = rows) -> NDArray[Any]:
-            return np.empty(count, dtype)
+        return cls(*(np.empty(rows + more, dtype) for dtype, more in _INDEX_LAYOUT))
 
-        return cls(
-            *(of(np.int64), of(np.int64), of(np.int8)),
-            *(of(np.int64), of(np.int32, rows + 1), of(np.bool_)),
-            *(of(np.int64), of(np.int32, rows + 1), of(np.bool_)),
-            *(of(np.int64), of(np.int32, rows + 1)),
-        )
+
+_STARTS: Final[tuple[Any, int]] = (np.int64, 0)
+_ENDS: Final[tuple[Any, int]] = (np.int32, 1)
+_VALID: Final[tuple[Any, int]] = (np.bool_, 0)
+_INDEX_LAYOUT: Final[tuple[tuple[Any, int], ...]] = (
+    *((np.int64, 0), (np.int64, 0), (np.int8, 0)),
+    *(_STARTS, _ENDS, _VALID),
+    *(_STARTS, _ENDS, _VALID),
+    *(_STARTS, _ENDS),
+)
 
 
 class _Run:
@@ -210,26 +217,20 @@ class _Run:
 
     def __init__(self, records: memoryview, next_offset: int) -> None:
         self._records = records
-        self._parts: list[memoryview] = []
         self._sizes: list[int] = []
-        self._opened = False
+        self._opened: dict[int, memoryview] = {}
         self.starts: list[int] = []
         self.rows = 0
         self.size_bytes = 0
         self.next_offset = next_offset
 
-    def add(self, position: int, header: BatchHeader, opened: memoryview | None) -> None:
-        end = position + header.size_bytes
-        size = header.size_bytes
-        if opened is None:
-            self._parts.append(self._records[position:end])
-        else:
-            self._opened = True
-            self._parts += (self._records[position : position + HEADER_SIZE], opened)
-            size = HEADER_SIZE + len(opened)
-        self.starts.append(position)
+    def add(self, start: int, size: int, rows: int, opened: memoryview | None) -> None:
+        """A batch of `size` bytes, once opened."""
+        if opened is not None:
+            self._opened[start] = opened
+        self.starts.append(start)
         self._sizes.append(size)
-        self.rows += header.record_count
+        self.rows += rows
         self.size_bytes += size
 
     def joined(self) -> tuple[NDArray[np.uint8], Int64s, Int64s]:
@@ -239,7 +240,16 @@ class _Run:
             starts = np.array(self.starts, np.int64)
             return _as_data(self._records), starts, starts + sizes
         ends = np.cumsum(sizes)
-        return _as_data(memoryview(b"".join(self._parts))), ends - sizes, ends
+        return _as_data(memoryview(b"".join(self._parts()))), ends - sizes, ends
+
+    def _parts(self) -> Iterator[memoryview]:
+        for start, size in zip(self.starts, self._sizes, strict=True):
+            opened = self._opened.get(start)
+            if opened is None:
+                yield self._records[start : start + size]
+            else:
+                yield self._records[start : start + HEADER_SIZE]
+                yield opened
 
 
 class _Aborted:
@@ -250,100 +260,98 @@ class _Aborted:
         self._open: set[int] = set()
 
     def has(self, header: BatchHeader) -> bool:
+        """Only of batches that are transactional."""
         while self._next and self._next[-1][0] <= header.last_offset:
             self._open.add(self._next.pop()[1])
         if header.is_control:  # a marker, of whatever kind, ends what its producer had open
             self._open.discard(header.producer_id)
-            return False
-        return header.is_transactional and header.producer_id in self._open
+        return header.producer_id in self._open
 
 
 def _runs(
     records: memoryview, offsets: tuple[int, int], aborted: _Aborted, limits: tuple[int, int]
 ) -> Iterator[_Run]:
-    """The batches that have rows, in runs that make about a chunk each; the last may be empty."""
-    from_offset, upto_offset = offsets
+    """The batches that have rows, in runs that make about a chunk each; the last may be empty.
+
+    Hot where batches are small: what most batches do not have is asked for first, and at once.
+    """
+    (from_offset, upto_offset), (max_rows, max_bytes) = offsets, limits
     run, end_offset = _Run(records, from_offset), 0
-    for position, header in _whole_batches(records):
-        if header.base_offset >= upto_offset:
+    for start, end, header in _whole_batches(records):
+        base_offset, attributes, rows = header.base_offset, header.attributes, header.record_count
+        if base_offset >= upto_offset:
             run.next_offset = max(from_offset, upto_offset)
             break
-        _check(records, position, header, end_offset)
-        end_offset = header.next_offset
-        if (
-            not (aborted.has(header) or header.attributes & CONTROL_BIT)
-            and end_offset > from_offset
-        ):
-            opened = _opened(records, position, header)
-            size = header.size_bytes if opened is None else len(opened)
-            if run.starts and (
-                run.rows + header.record_count > limits[0] or run.size_bytes + size > limits[1]
-            ):
+        if crc32c(records[start + CRC_START : end]) != header.crc or base_offset < end_offset:
+            raise _damaged(records[start:end], header, end_offset)
+        end_offset = base_offset + header.last_offset_delta + 1
+        if not base_offset < end_offset <= _MAX_OFFSET:
+            raise _damaged(records[start:end], header, base_offset)
+        rowless = attributes & CONTROL_BIT or end_offset <= from_offset
+        if attributes & TRANSACTIONAL_BIT and aborted.has(header):
+            rowless = True
+        if not rowless:
+            opened = _opened(records[start:end], header) if attributes & CODEC_MASK else None
+            size = end - start if opened is None else HEADER_SIZE + len(opened)
+            if not 0 <= rows <= (size - HEADER_SIZE) // MIN_RECORD_BYTES:
+                raise CorruptBatch(f"batch at offset {base_offset}: {rows} records in {size} bytes")
+            if run.starts and (run.rows + rows > max_rows or run.size_bytes + size > max_bytes):
                 yield run
                 run = _Run(records, run.next_offset)
-            run.add(position, header, opened)
+            run.add(start, size, rows, opened)
         run.next_offset = max(from_offset, min(end_offset, upto_offset))
     yield run
 
 
-def _whole_batches(records: memoryview) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each; a partial one at the end is left out."""
-    position, size = 0, len(records)
-    while size - position > _MAGIC_POSITION:
-        magic = records[position + _MAGIC_POSITION]
-        if magic in (0, 1):
-            raise BrokerError(
-                f"message format {magic} at byte {position}; formats before 2 (Kafka 0.11) are not read: "
-                "let the broker convert the topic first (compaction and mirroring do)",
-                ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-            )
-        if magic != MAGIC:
-            raise CorruptBatch(f"no batch header at byte {position} (magic {magic})")
-        if size - position < HEADER_SIZE:
+def _whole_batches(records: memoryview) -> Iterator[tuple[int, int, BatchHeader]]:
+    """Start, end and header of each; a partial one at the end is left out."""
+    start, size = 0, len(records)
+    while size - start > _MAGIC_POSITION:
+        if records[start + _MAGIC_POSITION] != MAGIC:
+            raise _not_a_batch(records, start)
+        if size - start < HEADER_SIZE:
             return
-        header = parse_header(records, position)
-        if header.size_bytes < HEADER_SIZE:
+        header = parse_header(records, start)
+        end = start + header.length + LENGTH_PREFIX
+        if end < start + HEADER_SIZE:
             raise CorruptBatch(
                 f"batch at offset {header.base_offset} says {header.size_bytes} bytes"
             )
-        if header.size_bytes > size - position:
+        if end > size:
             return
-        yield position, header
-        position += header.size_bytes
+        yield start, end, header
+        start = end
 
 
-def _check(records: memoryview, position: int, header: BatchHeader, end_offset: int) -> None:
-    """That it is what was written, and comes after the batch before it."""
-    actual = crc32c(records[position + CRC_START : position + header.size_bytes])
+def _not_a_batch(records: memoryview, start: int) -> BrokerError:
+    magic = records[start + _MAGIC_POSITION]
+    if magic > MAGIC:
+        return CorruptBatch(f"no batch header at byte {start} (magic {magic})")
+    return BrokerError(
+        f"message format {magic} at byte {start}; formats before 2 (Kafka 0.11) are not read: "
+        "copy the topic with a client of that broker first",
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    )
+
+
+def _damaged(batch: memoryview, header: BatchHeader, end_offset: int) -> CorruptBatch:
+    """Why a batch cannot be what was written where the batch before it ended at `end_offset`."""
+    actual = checksum(batch)
     if actual != header.crc:
-        raise CorruptBatch(
+        return CorruptBatch(
             f"batch at offset {header.base_offset}: checksum {actual:#010x}, header says {header.crc:#010x}"
         )
-    if (
-        not end_offset <= header.base_offset <= header.last_offset < _MAX_OFFSET
-        or header.record_count < 0
-    ):
-        raise CorruptBatch(
-            f"batch of {header.record_count} records from offset {header.base_offset} to "
-            f"{header.last_offset}, where the batch before it ended at {end_offset}"
-        )
+    return CorruptBatch(
+        f"batch at offset {header.base_offset}: it says it ends at {header.last_offset}, and the one "
+        f"before it at {end_offset}"
+    )
 
 
-def _opened(records: memoryview, position: int, header: BatchHeader) -> memoryview | None:
-    """The records of a compressed batch; None when they can be read where they are."""
-    size, opened = header.size_bytes - HEADER_SIZE, None
-    if header.codec:
-        try:
-            data = records[position + HEADER_SIZE : position + header.size_bytes]
-            opened = decompress(header.codec, data)
-        except CorruptBatch as error:
-            raise CorruptBatch(f"batch at offset {header.base_offset}: {error}") from error
-        size = len(opened)
-    if header.record_count > size // MIN_RECORD_BYTES:
-        raise CorruptBatch(
-            f"batch at offset {header.base_offset} says {header.record_count} records in {size} bytes"
-        )
-    return opened
+def _opened(batch: memoryview, header: BatchHeader) -> memoryview:
+    try:
+        return decompress(header.codec, batch[HEADER_SIZE:])
+    except CorruptBatch as error:
+        raise CorruptBatch(f"batch at offset {header.base_offset}: {error}") from error
 
 
 def _corrupt(data: NDArray[np.uint8], starts: Int64s, state: Int64s) -> CorruptBatch:

@@ -85,7 +85,7 @@ def _validity(valid: NDArray[np.bool_]) -> Any:
 
 def _timestamps(rows: Columns) -> Any:
     """A time that microseconds cannot hold (|year| > 290,000) becomes the nearest that they can."""
-    times_us = np.clip(rows.timestamp_ms, -_MAX_MS, _MAX_MS) * _US_PER_MS
+    times_us = rows.timestamp_ms.clip(-_MAX_MS, _MAX_MS) * _US_PER_MS
     return pa.Array.from_buffers(
         FIELDS["timestamp"], rows.count, [None, pa.py_buffer(times_us)], null_count=0
     )

@@ -107,7 +107,7 @@ def _agree_unless_impossible(batch: bytearray) -> None:
     if last_delta >= 0:
         _agree(batch)
     else:
-        with pytest.raises(CorruptBatch, match="records from offset 0 to -"):
+        with pytest.raises(CorruptBatch, match="batch at offset 0: it says it ends at -"):
             decoded(batch)
 
 
@@ -137,7 +137,7 @@ def _agree_unless_impossible(batch: bytearray) -> None:
 )
 def test_a_malformed_record_is_corrupt(data: bytes, count: int) -> None:
     _agree(_around(data, count))
-    with pytest.raises(CorruptBatch, match=r"batch (at|of)"):
+    with pytest.raises(CorruptBatch, match="batch at offset 0: "):
         decoded(_around(data, count))
 
 
@@ -157,14 +157,14 @@ def test_sums_beyond_64_bits_wrap_around_as_they_do_in_kafka() -> None:
 
 def test_batches_do_not_go_back() -> None:
     data = build_batch([Record(5, 1, None, b"a")], base_offset=5)
-    with pytest.raises(CorruptBatch, match="the batch before it ended at 6"):
+    with pytest.raises(CorruptBatch, match="and the one before it at 6"):
         decoded(data + data)
 
 
 @pytest.mark.parametrize(("base_offset", "last_delta"), [(-1, 1), ((1 << 63) - 9, 8)])
 def test_offsets_end_before_64_bits_do(base_offset: int, last_delta: int) -> None:
     batch = assemble((base_offset, 0), (0, last_delta, 0, 0), (-1, -1, -1), 0, b"")
-    with pytest.raises(CorruptBatch, match="batch of 0 records"):
+    with pytest.raises(CorruptBatch, match="says it ends at"):
         decoded(batch)
 
 
