@@ -10,7 +10,7 @@ from penstock.broker.hosting import Hosting
 from penstock.broker.isr import IsrKeeper
 from penstock.broker.partition import Partition
 from penstock.broker.suspicions import Suspicions
-from penstock.kafka.handlers import fetch
+from penstock.kafka.handlers import fetch, produce
 from penstock.metadata import gray_failures
 from penstock.metadata.gray_failures import Evidence
 from penstock.metadata.values import PartitionImage
@@ -113,6 +113,11 @@ def a_follower_that_is_believed_on_its_own() -> AbstractContextManager[Any]:
         return replaced(before, evidence._replace(accusations=accusations), *rest)
 
     return mock.patch.object(gray_failures, "_replaced", credulous)
+
+
+def a_leader_that_trusts_its_last_word_of_the_store() -> AbstractContextManager[Any]:
+    """B5: without the store it takes for granted that it still leads."""
+    return mock.patch.object(produce, "check_contact", return_value=None)
 
 
 @contextmanager

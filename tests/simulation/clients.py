@@ -262,6 +262,41 @@ class Producer(Client):
         return None if told.error_code else told.base_offset
 
 
+class LeaderAcked(Client):
+    """Sends to one broker alone, whoever leads, and is content with its word (acks=1). When it had it is noted."""
+
+    def __init__(self, loop: SimLoop, broker_id: int, history: History) -> None:
+        super().__init__(loop, [broker_id], "alone")
+        self.acked_s: list[float] = []
+        self.refused_s: list[float] = []
+        self._history = history
+        self._sent = 0
+
+    async def run(self) -> None:
+        while not self.is_stopping:
+            try:
+                if not any(self.topic_id):
+                    await self.refresh()
+                await self._send()
+            except BrokerError:
+                self.refused_s.append(self.loop.time())
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _send(self) -> None:
+        self._sent += 1
+        value = f"{self.name}-{self._sent}".encode()
+        self._history.sends.append(Send(self.name, (TOPIC, 0), value, 0))
+        batch = build_batch([Record(0, self.clock.wall_ms(), None, value)])
+        data = PartitionProduceData(index=0, records=memoryview(bytes(batch)))
+        topic = TopicProduceData(topic_id=self.topic_id, name=TOPIC, partition_data=[data])
+        request = ProduceRequest(acks=1, timeout_ms=500, topic_data=[topic])
+        connection = await self.connection(self.brokers[0])
+        answer = await connection.request(request, ProduceResponse, timeout_ms=_TIMEOUT_MS)
+        told = answer.responses[0].partition_responses[0]
+        times_s = self.refused_s if told.error_code else self.acked_s
+        times_s.append(self.loop.time())
+
+
 class Reader(Client):
     """From the start of a partition to its end, for ever."""
 

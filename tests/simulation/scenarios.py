@@ -1,7 +1,7 @@
 """Schedules that chance would hardly ever make: each leads to where one rule alone keeps records safe."""
 
 from penstock.metadata.values import PartitionImage
-from tests.simulation.clients import Client, Producer, create_topic, delete_topic
+from tests.simulation.clients import Client, LeaderAcked, Producer, create_topic, delete_topic
 from tests.simulation.loop import Broken, Stuck
 from tests.simulation.machine import Machine
 from tests.simulation.network import Link
@@ -142,6 +142,39 @@ def a_follower_is_cut_off_from_its_leader(sim: Simulation) -> Result:
     return _end(sim)
 
 
+def a_leader_is_cut_off_from_the_store_alone(sim: Simulation) -> Result:
+    """Others lead in its place, and nobody can tell it: what it acknowledged alone would be lost (B5)."""
+    _begin(sim)
+    leader = sim.leader()
+    alone = _leader_acked(sim, leader)
+    heal = sim.network.cut([(leader.host, STORE), (STORE, leader.host)])
+    begun_s = sim.world.now_s
+    sim.world.run_for(12)
+    late_s = [at_s - begun_s for at_s in alone.acked_s if at_s > begun_s + 8]
+    if late_s:
+        raise Broken(f"B5: acknowledged {late_s[-1]:.1f} s after it was cut off")
+    alone.is_stopping = True
+    heal()
+    return _end(sim)
+
+
+def the_store_is_down(sim: Simulation) -> Result:
+    """The brokers reach each other, and go on with what they know (B5)."""
+    _begin(sim)
+    alone = _leader_acked(sim, sim.leader())
+    sim.core.is_down = True
+    sim.world.run_for(10)
+    before = {it: it.acked for it in sim.producers}
+    sim.world.run_for(2)
+    if sim.world.now_s - alone.acked_s[-1] > 1 or any(
+        it.acked == acked for it, acked in before.items()
+    ):
+        raise Broken("B5: nothing is acknowledged without the store")
+    sim.core.is_down = False
+    alone.is_stopping = True
+    return _end(sim)
+
+
 def power_is_lost_and_the_first_start_after_it_fails(sim: Simulation) -> Result:
     _begin(sim)
     follower = sim.bystander()
@@ -258,6 +291,13 @@ def _between(sim: Simulation, machine: Machine) -> list[tuple[str, str]]:
     """Both ways, of a machine and all others."""
     others = [it.host for it in sim.machines.values() if it is not machine]
     return [pair for it in others for pair in ((machine.host, it), (it, machine.host))]
+
+
+def _leader_acked(sim: Simulation, machine: Machine) -> LeaderAcked:
+    client = LeaderAcked(sim.loop, machine.broker_id, sim.history)
+    sim.loop.spawn(client.run(), client.name)
+    sim.world.run_until(lambda: len(client.acked_s) > 3, 10, "some are acknowledged")
+    return client
 
 
 def _go_on(sim: Simulation, partitions: list[int]) -> None:

@@ -68,6 +68,12 @@ _TRIES = 3  # what a schedule leaves open is up to the seed
             "the leader was replaced",
         ),
         (
+            bugs.a_leader_that_trusts_its_last_word_of_the_store,
+            scenarios.a_leader_is_cut_off_from_the_store_alone,
+            scenarios.ONE,
+            "B5: acknowledged .* after it was cut off",
+        ),
+        (
             bugs.truncation_to_the_high_watermark,
             scenarios.everybody_crashes_again_and_again,
             scenarios.ONE,

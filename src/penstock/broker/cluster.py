@@ -179,6 +179,10 @@ class Cluster(Delegation):
         """`callback` is called in the loop, at once: from now on others may lead what this broker led (B4)."""
         self._session.on_lost(callback)
 
+    def on_connection(self, callback: Callable[[bool], None]) -> None:
+        """`callback` is told, in the loop, when the store cannot be reached any more and when it can again (B5)."""
+        self._session.on_connection(callback)
+
     def withdraw_when(self, is_disabled: Callable[[], bool]) -> None:
         """Once that is so, others lead in this broker's place until it starts anew (L4)."""
         self._heartbeats.withdraw_when(is_disabled)

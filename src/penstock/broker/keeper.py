@@ -27,7 +27,7 @@ class Renewing(Protocol):
 
 
 class Keeper:
-    """Started and stopped in the loop; `on_gone` and `on_stall` are called there."""
+    """Started and stopped in the loop; `on_gone`, `on_stall` and `on_connection` are called there."""
 
     def __init__(
         self,
@@ -36,11 +36,14 @@ class Keeper:
         *,
         on_gone: Callable[[LeaseId], None],
         on_stall: Callable[[], None],
+        on_connection: Callable[[bool], None] = lambda _is_connected: None,
     ) -> None:
         self._store = store
         self._ttl_s = ttl_ms / 1000
         self._on_gone = on_gone
         self._on_stall = on_stall
+        self._on_connection = on_connection
+        self._was_connected = True
         self._lease: LeaseId | None = None
         self._good_until_s = 0.0
         self._tick_s = 0.0
@@ -83,6 +86,10 @@ class Keeper:
         self._timer = self._loop.call_later(self._ttl_s / _TICKS, self._tick)
         if stalled:
             self._on_stall()
+        is_connected = self.is_connected
+        if is_connected != self._was_connected:
+            self._was_connected = is_connected
+            self._on_connection(is_connected)
 
     # in the thread
 

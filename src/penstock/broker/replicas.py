@@ -74,6 +74,10 @@ class Replicas:
         self.on_damage: Callable[[Partition], None] | None = None
         self.on_shortfall: Callable[[Partition, int], None] | None = None
         self.replication: Replication | None = None  # what partitions with other replicas need
+        self.is_cut_off = False  # from the metadata store: others may lead by now (B5)
+
+    def connection_changed(self, is_connected: bool) -> None:
+        self.is_cut_off = not is_connected
 
     # Finding -----------------------------------------------------------------------------------
 

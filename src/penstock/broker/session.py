@@ -75,12 +75,14 @@ class Session:
         self._when_opened: list[Callable[[Revision], None]] = []
         self._when_registered: list[Callable[[Revision], None]] = []
         self._when_lost: list[Callable[[], None]] = []
+        self._when_connection: list[Callable[[bool], None]] = []
         self._check_now = asyncio.Event()
         self._keeper = Keeper(
             store,
             identity.session_timeout_ms,
             on_gone=self._lease_gone,
             on_stall=self._stalled,
+            on_connection=self._connection_changed,
         )
         feed.listen(self._notice)
 
@@ -114,6 +116,9 @@ class Session:
 
     def on_lost(self, callback: Callable[[], None]) -> None:
         self._when_lost.append(callback)
+
+    def on_connection(self, callback: Callable[[bool], None]) -> None:
+        self._when_connection.append(callback)
 
     async def admitted(self) -> None:
         """Returns when the controller lets this broker take part; raises if it cannot."""
@@ -208,6 +213,11 @@ class Session:
         if others and not self._keeper.is_connected:
             self._lose()
         self._check_now.set()
+
+    def _connection_changed(self, is_connected: bool) -> None:
+        _log.warning("store-connection connected=%s", "yes" if is_connected else "no")
+        for callback in self._when_connection:
+            callback(is_connected)
 
     def _lease_gone(self, lease: LeaseId) -> None:
         if lease == self.lease:

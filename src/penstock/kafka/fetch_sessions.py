@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from penstock.broker.partition import Partition
 from penstock.broker.waiters import Waiter, Watched, unwatch, watch
 from penstock.model.errors import BrokerError, ErrorCode
+from penstock.replication.leader import NEVER_MS
 from penstock.wire.messages.fetch import FetchRequest
 
 NO_REPLICA: Final = -1
@@ -79,14 +80,16 @@ class FetchSession:
         "id",
         "is_closed",
         "parked",
+        "replica_id",
         "used_ms",
     )
 
     def __init__(
-        self, session_id: int, by_id: bool, now_ms: int, *, as_replica: bool = False
+        self, session_id: int, by_id: bool, now_ms: int, *, replica_id: int = NO_REPLICA
     ) -> None:
         self.id = session_id
-        self.as_replica = as_replica  # its reader is a follower, who sees all that is written
+        self.replica_id = replica_id
+        self.as_replica = replica_id != NO_REPLICA  # a follower sees all that is written
         self.epoch = 1
         self.by_id = by_id  # its reader names topics by id
         self.used_ms = now_ms
@@ -125,6 +128,12 @@ class FetchSession:
         if partition is not None and not self.is_closed:
             self._by_partition[partition] = wanted
             watch(partition, self, as_replica=self.as_replica)
+
+    def followed_ms(self, partition: Partition) -> int:
+        """When it last asked, if it asks for that partition as of its present leader epoch."""
+        wanted = self._by_partition.get(partition)
+        is_current = wanted is not None and wanted.leader_epoch == partition.leader_epoch
+        return self.used_ms if is_current else NEVER_MS
 
     def answered(self, wanted: FetchPartition, *, got_data: bool, has_more: bool) -> None:
         """Who got data comes last next time; who has nothing to say is not asked again."""
@@ -185,8 +194,8 @@ class FetchSessions:
             wanted = wanted_partitions(request)
             if version < 7 or request.session_epoch == _FINAL_EPOCH or not wanted:
                 return Wanted(None, wanted, True)
-            as_replica = replica_of(request, version) != NO_REPLICA
-            session_begun = self._begin(wanted, version >= 13, now_ms, as_replica=as_replica)
+            replica_id = replica_of(request, version)
+            session_begun = self._begin(wanted, version >= 13, now_ms, replica_id=replica_id)
             return Wanted(session_begun, wanted, True)
         session = self._continue(request, version >= 13)
         if session.parked is not None:  # who asks again no longer waits
@@ -197,16 +206,16 @@ class FetchSessions:
         return Wanted(session, [], False)
 
     def _begin(
-        self, wanted: list[FetchPartition], by_id: bool, now_ms: int, *, as_replica: bool
+        self, wanted: list[FetchPartition], by_id: bool, now_ms: int, *, replica_id: int
     ) -> FetchSession | None:
         self._evict(now_ms)
-        if len(self._sessions) >= self._limit and not as_replica:
+        if len(self._sessions) >= self._limit and replica_id == NO_REPLICA:
             return None
         session_id = self._new_id()
         while session_id in self._sessions or session_id == _NO_SESSION:
             session_id = self._new_id()
         session = self._sessions[session_id] = FetchSession(
-            session_id, by_id, now_ms, as_replica=as_replica
+            session_id, by_id, now_ms, replica_id=replica_id
         )
         session.take(wanted)
         return session

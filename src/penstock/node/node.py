@@ -168,6 +168,7 @@ class Node:
         cluster.on_registered(lambda epoch: self._note(directory.note_registered, epoch))
         cluster.withdraw_when(lambda: replicas.is_offline)
         cluster.accuse(followers.unreachable)
+        cluster.on_connection(replicas.connection_changed)
         await cluster.join(self._advertised())
         self._isr.start(self._chores.spawn)
         self._repair.start(self._chores.spawn)

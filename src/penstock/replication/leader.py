@@ -38,6 +38,7 @@ class Leadership:
         "_followers",
         "broker_id",
         "epoch",
+        "is_doubted",
         "isr",
         "proposed",
         "replicas",
@@ -55,6 +56,7 @@ class Leadership:
         self.settled_count = len(self.replicas)  # without those that are being added
         self.isr = isr
         self.proposed: tuple[int, ...] | None = None  # asked for, and not known to be committed
+        self.is_doubted = False  # a replica knows of a later epoch (B6)
         self._followers: dict[int, Follower] = {}
 
     def follower(self, broker_id: int) -> Follower | None:

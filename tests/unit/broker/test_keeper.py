@@ -51,11 +51,13 @@ class Watched:
     def __init__(self, store: object) -> None:
         self.gone = asyncio.Event()
         self.stalled = asyncio.Event()
+        self.connections: list[bool] = []
         self.keeper = Keeper(
             cast("MetadataStore", store),
             TTL_MS,
             on_gone=lambda _: self.gone.set(),
             on_stall=self.stalled.set,
+            on_connection=self.connections.append,
         )
 
 
@@ -122,6 +124,8 @@ def test_a_store_that_cannot_be_reached_ends_nothing(caplog: pytest.LogCaptureFi
         assert not watched.gone.is_set()
         leases.error = None
         while not watched.keeper.is_connected:
+            await renewals(leases, 1)
+        while watched.connections[:2] != [False, True]:
             await renewals(leases, 1)
 
     run(lambda: leases, scenario)

@@ -152,6 +152,7 @@ class Fetch:
                 lacking_bytes = 0  # the answer says it
                 if error.code is ErrorCode.UNKNOWN_LEADER_EPOCH:
                     self._context.cluster.look_again()
+                    self._doubt(wanted)
                 continue
             found.append((wanted, read))
             if not isinstance(read, Read):
@@ -165,6 +166,12 @@ class Fetch:
                 lacking_bytes = 0
         nothing_to_wait_for = not found and not self._session  # nor anything in a session
         return Look(found, 0 if nothing_to_wait_for else lacking_bytes)
+
+    def _doubt(self, wanted: FetchPartition) -> None:
+        """A replica in its present session knows of a later epoch: what this leader alone takes may be lost (B6)."""
+        leadership = None if wanted.partition is None else wanted.partition.leadership
+        if self._replica is not None and leadership is not None:
+            leadership.is_doubted = True
 
     def _read(
         self, partition: Partition, wanted: FetchPartition, limit: int, *, at_least_one: bool

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from penstock.broker.partition import Topic
 from penstock.broker.verification import Verification
 from penstock.kafka import leader_hints, txn_produce
+from penstock.kafka.contact import check_contact
 from penstock.kafka.context import Context
 from penstock.kafka.hangup import HangUp
 from penstock.kafka.security import Operation, ResourceType
@@ -187,6 +188,8 @@ def _append(topic: Topic, data: PartitionProduceData, job: Job) -> PartitionProd
             raise InvalidRecord(f"{partition}: a produce without records")
         if request.acks == _ALL_ACK:
             partition.check_in_sync()
+        elif services.replicas.is_cut_off:
+            check_contact(partition, services)
         if admission is not None:
             admission.admit(partition, data.records)
         appended = partition.append(

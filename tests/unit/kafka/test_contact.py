@@ -1,0 +1,148 @@
+"""A leader without the metadata store acknowledges alone only while all who are in sync follow it (B5, B6)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.broker.partition import Partition
+from penstock.kafka.contact import check_contact
+from penstock.kafka.context import Context
+from penstock.kafka.handlers import produce
+from penstock.kafka.security import ANONYMOUS
+from penstock.metadata.image import BrokerInfo, PartitionImage
+from penstock.model.errors import ErrorCode, NotLeader
+from penstock.wire.api_keys import ApiKey
+from penstock.wire.header import RequestHeader
+from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.support.engine import Engine, running_engine
+from tests.support.readers import ALL, Server
+from tests.unit.kafka.handlers.test_replica_fetch import Quiet
+from tests.unit.storage.logs import batch
+
+ME, ANN = 1, 2
+EPOCH = 77  # of ANN's session
+TTLS_MS = 2 * 2000  # the default of broker.session.timeout.ms
+FETCH_VERSION, PRODUCE_VERSION = 17, 13
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    with running_engine(tmp_path) as started:
+        started.replicas.replication = Quiet()
+        yield started
+
+
+@pytest.fixture
+def server(engine: Engine) -> Server:
+    server = Server(engine)
+    brokers = {ANN: BrokerInfo(ANN, EPOCH, {}, None, False, "d")}
+    image = SimpleNamespace(brokers=brokers, topics={}, topics_by_id={})
+    cluster = server.services.cluster
+    cluster.image, cluster.endpoints = image, lambda _: []
+    server.services.broker_id = ME
+    return server
+
+
+def led(engine: Engine, isr: tuple[int, ...] = (ME, ANN)) -> Partition:
+    partition = engine.partition(min_insync_replicas=1)
+    partition.lead(ME, PartitionImage(ME, 4, 9, (ME, ANN), isr))
+    return partition
+
+
+def fetch(server: Server, partition: Partition, **fields: Any) -> Any:
+    """As a follower that has everything. Without `session_id`: the first of a session."""
+    asked = FetchPartition(
+        partition=0,
+        current_leader_epoch=fields.pop("leader_epoch", 4),
+        last_fetched_epoch=-1,
+        fetch_offset=0,
+        partition_max_bytes=ALL,
+    )
+    first = {
+        "session_epoch": 0,
+        "topics": [FetchTopic(topic_id=partition.topic.id, partitions=[asked])],
+    }
+    replica = ReplicaState(replica_id=ANN, replica_epoch=EPOCH)
+    limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": ALL}
+    request = FetchRequest(**{"replica_state": replica, **limits, **first, **fields})
+    return server.fetch(request, FETCH_VERSION)
+
+
+def test_who_has_fetched_within_two_sessions_is_in_touch(engine: Engine, server: Server) -> None:
+    partition = led(engine)
+    with pytest.raises(NotLeader):
+        check_contact(partition, server.services)
+    fetch(server, partition)
+    engine.clock.advance(TTLS_MS)
+    check_contact(partition, server.services)
+    engine.clock.advance(1)
+    with pytest.raises(NotLeader, match="broker 2"):
+        check_contact(partition, server.services)
+
+
+def test_a_session_in_which_an_idle_partition_is_not_named_again_counts(
+    engine: Engine, server: Server
+) -> None:
+    partition = led(engine)
+    session_id = fetch(server, partition).session_id
+    for number in range(1, 4):
+        engine.clock.advance(TTLS_MS - 1)
+        fetch(server, partition, session_id=session_id, session_epoch=number, topics=[])
+    check_contact(partition, server.services)
+    partition.lead(ME, PartitionImage(ME, 5, 10, (ME, ANN), (ME, ANN)))
+    with pytest.raises(NotLeader):
+        check_contact(partition, server.services)  # of an earlier epoch it says nothing
+
+
+def test_a_leader_that_is_alone_in_sync_goes_on(engine: Engine, server: Server) -> None:
+    check_contact(led(engine, isr=(ME,)), server.services)
+
+
+def test_a_replica_that_knows_of_a_later_epoch_suspends_what_one_leader_acknowledges(
+    engine: Engine, server: Server
+) -> None:
+    partition = led(engine)
+    fetch(server, partition)
+    data = fetch(server, partition, leader_epoch=5).responses[0].partitions[0]
+    assert data.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+    with pytest.raises(NotLeader, match="later leader epoch"):
+        check_contact(partition, server.services)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_only_who_is_cut_off_from_the_store_looks_whether_it_is_followed(
+    engine: Engine, server: Server, acks: int
+) -> None:
+    partition = led(engine)
+    header = RequestHeader(ApiKey.PRODUCE, PRODUCE_VERSION, 1, "test")
+    context = Context(server.services, header, ANONYMOUS, "TEST", "host")
+
+    def code() -> int:
+        request = ProduceRequest(
+            acks=acks,
+            timeout_ms=1,
+            topic_data=[
+                TopicProduceData(
+                    topic_id=partition.topic.id,
+                    partition_data=[PartitionProduceData(index=0, records=batch(b"x"))],
+                )
+            ],
+        )
+
+        async def handled() -> Any:
+            answer = produce.handle(request, context)
+            return answer if not hasattr(answer, "__await__") else await answer  # type: ignore[misc]
+
+        told: Any = engine.runner.run(handled())
+        return int(told.responses[0].partition_responses[0].error_code)
+
+    after_append = ErrorCode.NONE if acks == 1 else ErrorCode.REQUEST_TIMED_OUT
+    assert code() == after_append
+    engine.replicas.connection_changed(False)
+    assert code() == (ErrorCode.NOT_LEADER_OR_FOLLOWER if acks == 1 else after_append)
+    engine.replicas.connection_changed(True)
+    assert code() == after_append
