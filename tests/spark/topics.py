@@ -94,7 +94,7 @@ class Queries:
     def __init__(self, spark: Any, broker: Server, home: Path) -> None:
         self.spark = spark
         self.broker = broker
-        self._home = home
+        self.home = home
 
     def read(self, topic: str | None = None, **options: object) -> Any:
         """A DataFrame; options with double underscores for dots."""
@@ -111,7 +111,7 @@ class Queries:
         seen: list[list[Any]] = []
         query = (
             frame.writeStream.foreachBatch(lambda rows, _: seen.append(rows.collect()))
-            .option("checkpointLocation", str(self._home / checkpoint))
+            .option("checkpointLocation", str(self.home / checkpoint))
             .trigger(**(trigger or {"availableNow": True}))
             .start()
         )
