@@ -1,26 +1,30 @@
-"""How long a cluster of three brokers is without something after one of them dies: `make bench B=failover`.
+"""Three brokers with very many partitions, RF 3, of which one dies and comes back: `make bench B=scale`.
 
-A broker is killed with -9 while many partitions are led by it; counted is the time until every one of them has another
-leader in the metadata that both others give to clients. Also: how long a change takes to reach all brokers, how long a
-restart with many partitions takes, and what they weigh.
+A broker is killed with -9. Looks at all partitions would take longer than what they look for, so small topics among the
+large ones are watched: they are elected in the same order as all others, each as likely early as late. Once every one of
+them has another leader at both survivors, these are asked how many partitions they lead; "led again" is when that is all
+of them. How long a change takes to reach all brokers, how long a restart takes, and what the partitions weigh comes first.
 """
 
 import asyncio
-import contextlib
 import tempfile
 import time
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import confluent_kafka.admin
 
-from benchmarks.rig import parser, print_heading, print_machine, print_row, rss_mb
-from penstock.client.connection import Address, Connection, parse_address
+from benchmarks.rig import load_average, parser, print_heading, print_machine, print_row, rss_mb
+from penstock.client.connection import Connection, parse_address
 from penstock.model.errors import BrokerError
 from penstock.testing import Broker
 from penstock.wire.messages.metadata import (
     MetadataRequest,
+    MetadataRequestTopic,
     MetadataResponse,
     MetadataResponsePartition,
 )
@@ -28,23 +32,176 @@ from penstock.wire.messages.metadata import (
 _admin: Any = confluent_kafka.admin  # its stubs hide half of its names
 _BROKERS: Final = 3
 _PATIENCE_S: Final = 600.0
+_ASK_MS: Final = 30_000
+_LOOK_S: Final = 0.02  # between two looks
 _TOPIC_PARTITIONS: Final = 1000
+_WATCHED: Final = 300  # topics of one partition
+_CHANGES: Final = 10
+_LEADERS: Final = "kafka_server_replicamanager_leadercount"
+_OUT_OF_SYNC: Final = "kafka_server_replicamanager_underreplicatedpartitions"
 
 
-def main() -> None:
-    options = parser(__doc__)
-    options.add_argument("--partitions", type=int, default=10_000, help="of the cluster, RF 3")
-    arguments = options.parse_args()
-    print_machine()
-    print_heading("partitions", "what", "took", "bound")
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=arguments.data) as home:
-        brokers = [_broker(Path(home), number) for number in range(1, _BROKERS + 1)]
-        try:
-            _measure(brokers, arguments.partitions)
-        finally:
-            for broker in brokers:
-                if broker.is_running:
-                    broker.kill()
+class Watch:
+    """One broker, and what it tells clients; over one connection, for as long as that lasts."""
+
+    def __init__(self, broker: Broker, runner: asyncio.Runner) -> None:
+        self.broker = broker
+        self._runner = runner
+        self._connection: Connection | None = None
+
+    def ask(self, topics: Iterable[str] | None) -> MetadataResponse:
+        return self._runner.run(self._ask(topics))
+
+    async def _ask(self, topics: Iterable[str] | None) -> MetadataResponse:
+        wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+        if self._connection is None or self._connection.is_closed:
+            address = parse_address(self.broker.bootstrap)
+            self._connection = await Connection.open(address, client_id="bench", timeout_ms=_ASK_MS)
+        return await self._connection.request(request, MetadataResponse, timeout_ms=_ASK_MS)
+
+    def partitions(self, topics: Iterable[str] | None) -> list[MetadataResponsePartition]:
+        return [it for topic in self.ask(topics).topics for it in topic.partitions]
+
+    def gauge(self, name: str) -> int:
+        with urllib.request.urlopen(f"http://{self.broker.http}/metrics") as page:
+            lines = page.read().decode().splitlines()
+        return sum(int(float(line.split()[-1])) for line in lines if line.startswith(name))
+
+
+class Scale:
+    def __init__(self, brokers: list[Broker], runner: asyncio.Runner) -> None:
+        self._brokers = brokers
+        self._runner = runner
+        self._watches = [Watch(broker, runner) for broker in brokers]
+        self._watched = [f"watched-{number}" for number in range(_WATCHED)]
+        self._count = 0
+
+    def measure(self, partitions: int, *, written: bool) -> None:
+        for broker in self._brokers:
+            broker.start()
+        until(lambda: all(len(it.ask([]).brokers) == _BROKERS for it in self._watches))
+        self._create(partitions)
+        self._change()
+        if written:
+            self._write()
+        for victim in (2, 0):
+            self._kill(victim)
+
+    def _row(self, what: str, took: str, bound: str = "") -> None:
+        print_row(f"{self._count:,}", what, took, bound, f"{load_average():.1f}")
+
+    # Growing -----------------------------------------------------------------------------------
+
+    @property
+    def _admin(self) -> Any:
+        return _admin.AdminClient({"bootstrap.servers": self._brokers[0].bootstrap})
+
+    def _create(self, partitions: int) -> None:
+        """The watched ones are spread among the others."""
+        idle_mb = [rss_mb(broker.pid) for broker in self._brokers]
+        admin, begun_s = self._admin, time.monotonic()
+        topics = max(1, (partitions - _WATCHED) // _TOPIC_PARTITIONS)
+        size = (partitions - _WATCHED) // topics
+        for number in range(topics):
+            some = self._watched[number::topics]
+            new = [_admin.NewTopic(f"bench-{number}", size, _BROKERS)]
+            new += [_admin.NewTopic(name, 1, _BROKERS) for name in some]
+            made = admin.create_topics(new, operation_timeout=120, request_timeout=120)
+            for created in made.values():
+                created.result()
+        self._count = topics * size + _WATCHED
+        self._row("created", f"{time.monotonic() - begun_s:.1f} s")
+        until(lambda: sum(it.gauge(_LEADERS) for it in self._watches) == self._count)
+        self._row("and led", f"{time.monotonic() - begun_s:.1f} s")
+        weights = [rss_mb(it.pid) - idle for it, idle in zip(self._brokers, idle_mb, strict=True)]
+        each = max(weights) * 1e6 / self._count
+        self._row("memory of a broker", f"{max(weights):.0f} MB, {each:.0f} B a partition")
+
+    def _change(self) -> None:
+        """From the moment in which it is asked for: until all brokers tell of it."""
+        admin, took_s = self._admin, []
+        for number in range(_CHANGES):
+            name = f"latecomer-{number}"
+            begun_s = time.monotonic()
+            admin.create_topics([_admin.NewTopic(name, 1, _BROKERS)])[name].result()
+            until(partial(self._is_known, name))
+            took_s.append(time.monotonic() - begun_s)
+            self._count += 1
+        text = f"{sorted(took_s)[_CHANGES // 2]:.2f} s, {max(took_s):.2f} s at worst"
+        self._row("a topic is created: known to all", text, "1 s")
+
+    def _is_known(self, name: str) -> bool:
+        return all(_leaders(it, [name]) - {-1} for it in self._watches)
+
+    def _write(self) -> None:
+        """One record into each: from now on it has a log, with files."""
+        begun_s = time.monotonic()
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": self._brokers[0].bootstrap, "linger.ms": 50}
+        )
+        for topic in self._watches[0].ask(None).topics:
+            for partition in topic.partitions:
+                producer.produce(topic.name or "", b"x", partition=partition.partition_index)
+            producer.flush(_PATIENCE_S)
+        self._row("one record in each", f"{time.monotonic() - begun_s:.1f} s")
+
+    # Dying -------------------------------------------------------------------------------------
+
+    def _kill(self, victim: int) -> None:
+        others = [it for number, it in enumerate(self._watches) if number != victim]
+        gone = {-1, victim + 1}
+        for other in others:
+            other.ask([])
+        begun_s = time.monotonic()
+        self._brokers[victim].kill()
+        until(lambda: all(not gone & _leaders(it, self._watched) for it in others))
+        watched_s = time.monotonic() - begun_s
+        until(lambda: sum(it.gauge(_LEADERS) for it in others) == self._count)
+        took_s = time.monotonic() - begun_s
+        self._row(
+            f"led again after kill -9 of {victim + 1}",
+            f"{took_s:.2f} s (those watched: {watched_s:.2f} s)",
+            "5 s",
+        )
+        for other in others:
+            left = sum(it.leader_id in gone for it in other.partitions(None))
+            if left:
+                raise SystemExit(f"{left} partitions have no leader")
+        self._restart(victim)
+
+    def _restart(self, victim: int) -> None:
+        begun_s = time.monotonic()
+        self._brokers[victim].start()
+        ready_s = time.monotonic() - begun_s
+        until(lambda: all(_are_in_sync(it, self._watched) for it in self._watches))
+        served_s = time.monotonic() - begun_s
+        self._row(
+            "restart: ready, and in sync where watched",
+            f"{ready_s:.2f} s, {served_s:.2f} s",
+            "30 s",
+        )
+        until(lambda: not any(it.gauge(_OUT_OF_SYNC) for it in self._watches), look_s=0.5)
+        self._row("restart: all in sync", f"{time.monotonic() - begun_s:.2f} s")
+
+
+def _leaders(watch: Watch, topics: Iterable[str]) -> set[int]:
+    return {it.leader_id for it in watch.partitions(topics)}
+
+
+def _are_in_sync(watch: Watch, topics: Iterable[str]) -> bool:
+    return all(len(it.isr_nodes) == _BROKERS for it in watch.partitions(topics))
+
+
+def until(condition: Callable[[], bool], *, look_s: float = _LOOK_S) -> None:
+    """What cannot be asked does not hold yet."""
+    end_s = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < end_s:
+        with suppress(BrokerError, OSError):
+            if condition():
+                return
+        time.sleep(look_s)
+    raise SystemExit("the cluster did not get there")
 
 
 def _broker(home: Path, number: int) -> Broker:
@@ -52,7 +209,6 @@ def _broker(home: Path, number: int) -> Broker:
         {
             "broker.id": number,
             "penstock.metadata": f"sqlite:{home / 'metadata.sqlite'}",
-            "broker.session.timeout.ms": 2000,
             "penstock.partitions.per.broker.max": 1_000_000,
         },
         subprocess=True,
@@ -60,84 +216,24 @@ def _broker(home: Path, number: int) -> Broker:
     )
 
 
-def _measure(brokers: list[Broker], partitions: int) -> None:
-    for broker in brokers:
-        broker.start()
-    _until(lambda: all(len(_metadata(it).brokers) == _BROKERS for it in brokers))
-    idle_mb = [rss_mb(broker.pid) for broker in brokers]
-    admin = _admin.AdminClient({"bootstrap.servers": brokers[0].bootstrap})
-    begun_s = time.monotonic()
-    count = _create(admin, partitions)
-    print_row(f"{count:,}", "created", f"{time.monotonic() - begun_s:.1f} s", "")
-    took_s = _until(lambda: all(_led(it) >= count for it in brokers))
-    print_row(f"{count:,}", "known to all brokers, after that", f"{took_s:.2f} s", "")
-    admin.create_topics([_admin.NewTopic("latecomer", 1, _BROKERS)])["latecomer"].result()
-    took_s = _until(lambda: all(_led(it) > count for it in brokers))
-    print_row(f"{count:,}", "one more topic known to all", f"{took_s:.2f} s", "1 s")
-    weights = [rss_mb(broker.pid) - idle for broker, idle in zip(brokers, idle_mb, strict=True)]
-    text = f"{max(weights):.0f} MB, {max(weights) * 1e6 / count:.0f} B a partition"
-    print_row(f"{count:,}", "memory of a broker", text, "")
-    for victim in (2, 0):
-        _kill_and_restart(brokers, victim, count)
-
-
-def _kill_and_restart(brokers: list[Broker], victim: int, count: int) -> None:
-    others = [broker for broker in brokers if broker is not brokers[victim]]
-    brokers[victim].kill()
-    took_s = _until(lambda: all(_led(it, without=victim + 1) > count for it in others))
-    print_row(f"{count:,}", f"led again after kill -9 of {victim + 1}", f"{took_s:.2f} s", "5 s")
-    begun_s = time.monotonic()
-    brokers[victim].start()
-    print_row(f"{count:,}", "restart", f"{time.monotonic() - begun_s:.2f} s", "30 s")
-    took_s = _until(lambda: all(_in_sync(it) > count for it in brokers))
-    print_row(f"{count:,}", "all in sync, after that", f"{took_s:.2f} s", "")
-
-
-def _create(admin: Any, partitions: int) -> int:
-    count = max(1, partitions // _TOPIC_PARTITIONS)
-    size = partitions // count
-    for number in range(count):
-        name = f"bench-{number}"
-        new = _admin.NewTopic(name, size, _BROKERS)
-        admin.create_topics([new], operation_timeout=120, request_timeout=120)[name].result()
-    return count * size
-
-
-def _metadata(broker: Broker) -> MetadataResponse:
-    """What this very broker tells clients."""
-    return asyncio.run(_ask(parse_address(broker.bootstrap)))
-
-
-async def _ask(address: Address) -> MetadataResponse:
-    connection = await Connection.open(address, client_id="bench", timeout_ms=30_000)
-    try:
-        request = MetadataRequest(topics=None)
-        return await connection.request(request, MetadataResponse, timeout_ms=30_000)
-    finally:
-        await connection.close()
-
-
-def _partitions(broker: Broker) -> list[MetadataResponsePartition]:
-    return [it for topic in _metadata(broker).topics for it in topic.partitions]
-
-
-def _led(broker: Broker, without: int = -1) -> int:
-    return sum(1 for it in _partitions(broker) if it.leader_id not in (-1, without))
-
-
-def _in_sync(broker: Broker) -> int:
-    return sum(1 for it in _partitions(broker) if len(it.isr_nodes) == _BROKERS)
-
-
-def _until(condition: Callable[[], bool]) -> float:
-    """How many seconds until it holds; what cannot be asked does not hold yet."""
-    begun_s = time.monotonic()
-    while time.monotonic() < begun_s + _PATIENCE_S:
-        with contextlib.suppress(BrokerError):
-            if condition():
-                return time.monotonic() - begun_s
-        time.sleep(0.02)
-    raise SystemExit("the cluster did not get there")
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--partitions", type=int, default=10_000, help="of the cluster, RF 3")
+    options.add_argument("--written", action="store_true", help="each has a record, and so files")
+    arguments = options.parse_args()
+    print_machine()
+    print_heading("partitions", "what", "took", "bound", "load")
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=arguments.data) as home,
+        asyncio.Runner() as runner,
+    ):
+        brokers = [_broker(Path(home), number) for number in range(1, _BROKERS + 1)]
+        try:
+            Scale(brokers, runner).measure(arguments.partitions, written=arguments.written)
+        finally:
+            for broker in brokers:
+                if broker.is_running:
+                    broker.kill()
 
 
 if __name__ == "__main__":
