@@ -2,45 +2,35 @@
 
 import itertools
 import os
-import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.spark.session import SessionSettings, open_session
 from tests.support.command import SOURCE
 from tests.support.server import Server
 
+collect_ignore_glob = [] if find_spec("pyspark") else ["test_*.py"]
 ROOT = str(Path(__file__).parents[2])
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """`local[2]`, UTC; what it writes to disk goes with the run's other temporary files."""
-    from pyspark.sql import SparkSession
-
     home = tmp_path_factory.mktemp("spark")
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([SOURCE, ROOT])  # of Spark's workers
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("penstock tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.default.parallelism", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.memory", "1g")
-        .config("spark.local.dir", str(home / "local"))
-        .config("spark.sql.warehouse.dir", str(home / "warehouse"))
-        .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={home}")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
+    confs = {
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.local.dir": str(home / "local"),
+        "spark.sql.warehouse.dir": str(home / "warehouse"),
+    }
+    settings = SessionSettings(name="penstock tests", master="local[2]", confs=confs)
+    with open_session(settings) as session:
+        yield session
 
 
 @pytest.fixture(scope="session")

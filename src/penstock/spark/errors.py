@@ -7,6 +7,7 @@ from typing import Any, Final
 
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _CAUSED_BY: Final = "Caused by: "
+_QUERY: Final = "=== Streaming Query ==="  # what follows is for those who know the plan
 _LOST_TASK: Final = re.compile(r"Lost task [^:]*\(TID[^)]*\)[^:]*: ")
 _CLASS: Final = re.compile(r"(?:[A-Za-z_$][\w$]*\.)+(?P<name>[A-Za-z_$][\w$]*)(?:: |$)")
 _CONDITION: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
@@ -38,6 +39,7 @@ def innermost(messages: Sequence[str]) -> str:
 
 def cause(text: str) -> str:
     """One line out of a text that may hold stacks of Java and tracebacks of Python."""
+    text = text.split(_QUERY, 1)[0]
     if _TRACEBACK in text:
         return _python_cause(text)
     if _CAUSED_BY in text:

@@ -205,12 +205,12 @@ def _header(header: Mapping[str, Any] | None) -> tuple[str, bytes | None]:
     return header["key"], header["value"]
 
 
-def _explained(error: Any, topic: str, partition: int) -> SinkError:
+def _explained(error: Any, topic: str, partition: int | None) -> SinkError:
     if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
         return SinkError(
             f"topic {topic!r} does not exist; create it with: penstock topic create {topic}"
         )
     if error.code() == KafkaError._UNKNOWN_PARTITION:
         return SinkError(f"topic {topic!r} has no partition {partition}")
-    where = f"{topic}-{partition}" if partition >= 0 else topic
+    where = f"topic {topic!r}" if partition in (None, _ANY_PARTITION) else f"{topic}-{partition}"
     return SinkError(f"{where} did not take a row: {str(error.str()).removeprefix('Broker: ')}")
