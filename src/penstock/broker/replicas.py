@@ -333,20 +333,23 @@ class Replicas:
     def _wake(self) -> None:
         """End of the tick: everyone who waits for a partition that grew hears of it once."""
         grown, self._grown = self._grown, []
+        told: dict[Watcher, None] = {}
         for partition in grown:
             size_bytes, partition.grown_bytes = partition.grown_bytes, 0
             if size_bytes:
-                self._tell(partition, partition.watchers, size_bytes)
+                for watcher in partition.watchers or ():
+                    watcher.grew(partition, size_bytes)
+                    told[watcher] = None
             size_bytes, partition.written_bytes = partition.written_bytes, 0
             if size_bytes:
-                self._tell(partition, partition.replica_watchers, size_bytes)
-
-    def _tell(self, partition: Partition, watchers: set[Watcher] | None, size_bytes: int) -> None:
-        for watcher in list(watchers or ()):
+                for watcher in partition.replica_watchers or ():
+                    watcher.grew(partition, size_bytes)
+                    told[watcher] = None
+        for watcher in told:
             try:
-                watcher.grew(partition, size_bytes)
+                watcher.settle()
             except Exception:  # noqa: BLE001 # a bug, and no reason for all others to wait for ever
-                _log.exception("watcher-failed partition=%s", partition)
+                _log.exception("watcher-failed %s", watcher)
 
     # The disk ----------------------------------------------------------------------------------
 

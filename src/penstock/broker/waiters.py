@@ -16,7 +16,10 @@ class Watcher(Protocol):
     """Hears what happens to the partitions that it is registered with."""
 
     def grew(self, partition: "Watched", size_bytes: int) -> None:
-        """There is more to read."""
+        """There is more to read. `settle` follows, when all that grew in this tick have been told of."""
+
+    def settle(self) -> None:
+        """Now is the time to act on it: one answer tells of all."""
 
     def changed(self, partition: "Watched") -> None:
         """Something else happened that a reader must see: a new start, another epoch, a failure."""
@@ -47,8 +50,8 @@ def unwatch(partition: Watched, watcher: Watcher) -> None:
 class Waiter:
     """One parked request. `fire` is called exactly once, unless it is cancelled first.
 
-    It watches `partitions`; whoever watches for it calls `lacks_less` and `fire` instead. Bytes that
-    arrive are only counted. When that seems enough, `recount` says how many are lacking in truth; a
+    It watches `partitions`; whoever watches for it calls `lacks_less`, `settle` and `fire` instead. Bytes
+    that arrive are only counted. When that seems enough, `recount` says how many are lacking in truth; a
     `wary` one asks each time, since a few bytes may make many others visible (a commit marker does).
     """
 
@@ -83,6 +86,8 @@ class Waiter:
 
     def lacks_less(self, size_bytes: int) -> None:
         self._lacking_bytes -= size_bytes
+
+    def settle(self) -> None:
         if self._lacking_bytes > 0 and not self._wary:
             return
         if self._recount is not None:

@@ -1,5 +1,6 @@
 """The order of answers: each request's place in it, and the bytes of its answer when it is known."""
 
+import asyncio
 from struct import Struct
 from typing import Any, Final
 
@@ -19,13 +20,14 @@ _COPIED_SLICE_BYTES: Final = 16 << 10  # below this, one copy is cheaper than a 
 
 
 class Answer:
-    __slots__ = ("api", "chunks", "header", "started_s")
+    __slots__ = ("api", "chunks", "future", "header", "started_s")
 
     def __init__(self, api: Api[Any, Any], header: RequestHeader, started_s: float) -> None:
         self.api = api
         self.header = header
         self.started_s = started_s
         self.chunks: list[Chunk] | None = None  # None: not known yet
+        self.future: asyncio.Future[Any] | None = None  # what it waits for
 
     def encoded(self, reply: Message) -> list[Chunk]:
         """The frame of the reply: bytes, and slices of files where it carries records."""
@@ -55,6 +57,12 @@ class Line:
     @property
     def is_full(self) -> bool:
         return len(self.answers) >= _MAX_ANSWERS or self._known_bytes > _MAX_KNOWN_BYTES
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the first answer is known to the loop already, and will be here in a moment."""
+        first = self.answers[0].future if self.answers else None
+        return first is not None and first.done()
 
     def join(self, answer: Answer, chunks: list[Chunk] | None) -> None:
         """At the end, with the answer if it is known already."""

@@ -325,6 +325,7 @@ class Connection:
         else:
             future = self._loop.create_future()
             self._loop.spawn(_into(future, reply), answer.api.name)
+        answer.future = future
         self._line_up(answer, None)
         if holds:
             self._stops |= _HELD
@@ -343,7 +344,8 @@ class Connection:
         except Exception as error:  # noqa: BLE001 - as in `_on_readable`
             self._hang_up(error)
             return
-        self._flush()
+        if not self._line.is_due:  # else the next one comes in this very tick: they leave together
+            self._flush()
         self._resume()
 
     def _outcome(

@@ -148,6 +148,10 @@ class FetchSession:
         if self.parked is not None:
             self.parked.lacks_less(size_bytes)
 
+    def settle(self) -> None:
+        if self.parked is not None:
+            self.parked.settle()
+
     def changed(self, partition: Watched) -> None:
         self.active[self._by_partition[partition]] = None
         if self.parked is not None:

@@ -30,6 +30,7 @@ class Place:
         for watcher in list(self.watchers or ()):
             if kind == DATA:
                 watcher.grew(self, size_bytes)
+                watcher.settle()
             else:
                 watcher.changed(self)
 
@@ -138,6 +139,7 @@ def test_a_waiter_may_be_told_of_growth_after_it_was_cancelled() -> None:
     waiter = park(timers, [], 1, lambda: fired.append(True), lambda: 1 // 0)
     waiter.cancel()
     waiter.lacks_less(100)
+    waiter.settle()
     waiter.fire()
     assert not fired
 

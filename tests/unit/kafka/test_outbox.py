@@ -115,7 +115,7 @@ def test_small_answers_leave_with_one_system_call(
     calls = []
 
     class Counting:
-        def send(self, data: bytes) -> int:
+        def send(self, data: bytes, _flags: int) -> int:
             calls.append(len(data))
             return len(data)
 
