@@ -5,11 +5,13 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest import mock
 
+from penstock.broker.controller_duties import Duties
 from penstock.broker.follower import Followers
 from penstock.broker.hosting import Hosting
 from penstock.broker.isr import IsrKeeper
 from penstock.broker.partition import Partition
 from penstock.broker.suspicions import Suspicions
+from penstock.broker.upkeep import Upkeep
 from penstock.kafka.handlers import fetch, produce
 from penstock.metadata import gray_failures
 from penstock.metadata.gray_failures import Evidence
@@ -118,6 +120,21 @@ def a_follower_that_is_believed_on_its_own() -> AbstractContextManager[Any]:
 def a_leader_that_trusts_its_last_word_of_the_store() -> AbstractContextManager[Any]:
     """B5: without the store it takes for granted that it still leads."""
     return mock.patch.object(produce, "check_contact", return_value=None)
+
+
+@contextmanager
+def a_controller_that_takes_its_own_start_for_everybodys() -> Iterator[None]:
+    """C4: it waits for who just died."""
+    with (
+        mock.patch.object(Duties, "_end_patience"),
+        mock.patch.object(Duties, "_notice"),
+    ):
+        yield
+
+
+def leaders_that_stay_where_they_are() -> AbstractContextManager[Any]:
+    """Until the balance of every five minutes."""
+    return mock.patch.object(Upkeep, "balance_soon")
 
 
 @contextmanager

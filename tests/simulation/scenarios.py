@@ -1,5 +1,7 @@
 """Schedules that chance would hardly ever make: each leads to where one rule alone keeps records safe."""
 
+from collections.abc import Callable
+
 from penstock.metadata.values import PartitionImage
 from tests.simulation.clients import Client, LeaderAcked, Producer, create_topic, delete_topic
 from tests.simulation.loop import Broken, Stuck
@@ -175,6 +177,42 @@ def the_store_is_down(sim: Simulation) -> Result:
     return _end(sim)
 
 
+def the_controller_dies_while_another_broker_starts(sim: Simulation) -> Result:
+    """Who takes the office may have just come: the cluster was running, and nobody is to be waited for (C4)."""
+    _begin(sim)
+    for _ in range(6):
+        old = sim.controller
+        assert old is not None
+        starting = next(it for it in sim.machines.values() if it is not old)
+        starting.crash()
+        sim.world.run_for(3)
+        starting.boot()
+        sim.world.run_until(lambda it=starting: _has_session(it), 10, "it has a session")  # type: ignore[misc]
+        old.crash()
+        _within(sim, 3, lambda it=old: not _leads(sim, it), "others lead")  # type: ignore[misc]
+        old.boot()
+        sim.world.run_until(
+            lambda: sim.all_up() and sim.invariants.all_in_sync(), 60, "all is well"
+        )
+    return _end(sim)
+
+
+def the_whole_cluster_starts_again(sim: Simulation) -> Result:
+    """One broker comes back first; in the end each leads its share, long before the balance of every 5 minutes."""
+    _begin(sim)
+    for machine in sim.machines.values():
+        machine.crash()
+    sim.world.run_for(3)
+    first, *others = sim.machines.values()
+    first.boot()
+    sim.world.run_for(9)
+    for machine in others:
+        machine.boot()
+    sim.world.run_until(lambda: sim.all_up() and sim.invariants.all_in_sync(), 60, "all is well")
+    _within(sim, 12, lambda: len({sim.leader(it) for it in range(3)}) == 3, "each leads its share")
+    return _end(sim)
+
+
 def power_is_lost_and_the_first_start_after_it_fails(sim: Simulation) -> Result:
     _begin(sim)
     follower = sim.bystander()
@@ -300,16 +338,30 @@ def _leader_acked(sim: Simulation, machine: Machine) -> LeaderAcked:
     return client
 
 
+def _has_session(machine: Machine) -> bool:
+    cluster = None if machine.node is None else machine.node.cluster
+    return cluster is not None and bool(cluster.epoch)
+
+
+def _leads(sim: Simulation, machine: Machine) -> bool:
+    return any(it.leader in (machine.broker_id, -1) for it in sim.invariants.states.values())
+
+
+def _within(sim: Simulation, limit_s: float, what: Callable[[], bool], why: str) -> None:
+    """A promise, which it is a fault not to keep."""
+    try:
+        sim.world.run_until(what, limit_s, why)
+    except Stuck as error:
+        raise Broken(f"{error}\n{describe(sim)}") from None
+
+
 def _go_on(sim: Simulation, partitions: list[int]) -> None:
     """What is sent there is acknowledged within 5 s, as promised; but for what was on its way already."""
     sim.world.run_for(0.5)
     before = {it: it.acked for it in sim.producers if it.partition in partitions}
-    try:
-        sim.world.run_until(
-            lambda: all(it.acked > acked for it, acked in before.items()), 4.5, "producers go on"
-        )
-    except Stuck as error:
-        raise Broken(f"{error}\n{describe(sim)}") from None
+    _within(
+        sim, 4.5, lambda: all(it.acked > acked for it, acked in before.items()), "producers go on"
+    )
 
 
 def _held(sim: Simulation, client: str, server: str) -> list[Link]:

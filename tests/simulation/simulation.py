@@ -83,7 +83,7 @@ class Simulation:
         """A cluster with a topic, in good health."""
         for machine in self.machines.values():
             machine.start()
-        self.world.run_until(self._all_up, 60, "brokers start")
+        self.world.run_until(self.all_up, 60, "brokers start")
         brokers = list(self.machines)
         first = Reader(self.loop, brokers, "admin", 0, self.history)
         made = self.loop.spawn(
@@ -140,12 +140,12 @@ class Simulation:
         for client in self.producers:
             client.is_stopping = True
 
-    def _all_up(self) -> bool:
+    def all_up(self) -> bool:
         return all(machine.is_up for machine in self.machines.values())
 
     def is_healthy(self) -> bool:
         """Everybody runs, hosts the topic, and every replica is in sync with all that there is."""
-        return self._all_up() and self.invariants.is_settled(self.shape.partitions)
+        return self.all_up() and self.invariants.is_settled(self.shape.partitions)
 
     def settle(self) -> None:
         """Faults are over: nothing may be stuck."""

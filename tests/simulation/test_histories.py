@@ -40,6 +40,8 @@ def test_nothing_that_was_acknowledged_is_lost_doubled_or_reordered(number: int)
         (scenarios.a_follower_is_cut_off_from_its_leader, scenarios.ONE),
         (scenarios.a_leader_is_cut_off_from_the_store_alone, scenarios.ONE),
         (scenarios.the_store_is_down, scenarios.ONE),
+        (scenarios.the_controller_dies_while_another_broker_starts, scenarios.ONE),
+        (scenarios.the_whole_cluster_starts_again, scenarios.THREE),
         (scenarios.power_is_lost_and_the_first_start_after_it_fails, scenarios.ONE),
         (scenarios.followers_come_back_to_a_partition_where_nothing_is_written, scenarios.ONE),
         (scenarios.power_is_lost_everywhere, scenarios.SYNCED),

@@ -74,6 +74,18 @@ _TRIES = 3  # what a schedule leaves open is up to the seed
             "B5: acknowledged .* after it was cut off",
         ),
         (
+            bugs.a_controller_that_takes_its_own_start_for_everybodys,
+            scenarios.the_controller_dies_while_another_broker_starts,
+            scenarios.ONE,
+            "others lead",
+        ),
+        (
+            bugs.leaders_that_stay_where_they_are,
+            scenarios.the_whole_cluster_starts_again,
+            scenarios.THREE,
+            "each leads its share",
+        ),
+        (
             bugs.truncation_to_the_high_watermark,
             scenarios.everybody_crashes_again_and_again,
             scenarios.ONE,

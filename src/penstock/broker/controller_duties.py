@@ -70,6 +70,9 @@ class Duties:
         self._failed: dict[int, int] = {}  # the session in which a broker's disk failed
         self._handed_over: dict[int, Revision] = {}  # when it led nothing any more
         self._seen_to_start: set[int] = set()
+        self._veterans: dict[
+            int, int
+        ] = {}  # sessions that may be left over, or of a cluster that ran before us
         self._waits_until_s = 0.0
         self.suspicions: Final = Suspicions(view, committer, wake)
         view.on_change(self._notice)
@@ -82,7 +85,12 @@ class Duties:
         self._handed_over.clear()
         self.suspicions.begin()
         loop = asyncio.get_running_loop()
+        self._veterans = {}
         if is_cold:
+            others = [it for it in self._image.usable_brokers() if it.id != self._view.broker_id]
+            self._veterans = {it.id: it.epoch for it in others}
+            if self._image.topics:
+                self._upkeep.balance_soon()
             self._waits_until_s = loop.time() + self._patience_s
             loop.call_later(self._patience_s + _CLOCK_SLACK_S, self._wake)
         await self._committer.commit_all(lambda: remove_orphans(self._image))
@@ -132,6 +140,8 @@ class Duties:
         """
         broker = self._registered(broker_id, epoch)
         self._reports[broker_id] = Report(epoch, applied)
+        if self._veterans.get(broker_id) == epoch:
+            self._end_patience()
         if has_failed and self._failed.get(broker_id) != epoch:
             self._failed[broker_id] = epoch
             self._handed_over.pop(broker_id, None)  # as one that was sound
@@ -221,6 +231,12 @@ class Duties:
         """At a cold start, unless it came and went since."""
         return self._is_cold_start and broker_id not in self._seen_to_start
 
+    def _end_patience(self) -> None:
+        """Somebody took part before us and still does: the cluster was running, and who is absent is lost."""
+        self._veterans = {}
+        self._waits_until_s = 0.0
+        self._wake()
+
     async def _replace(self, broker_id: int) -> None:
         def decide() -> Sequence[Decision[None]]:
             return broker_lost(self._image, broker_id, self._view.rules)
@@ -259,9 +275,17 @@ class Duties:
         return moved_at is not None and all(self.applied(other) >= moved_at for other in others)
 
     def _notice(self, delta: Delta) -> None:
-        image = self._image
+        """Who was seen alive since our own session began is not waited for: it came, or was the controller."""
+        image, me = self._image, self._view.broker_id
+        own = image.brokers.get(me)
+        if own is None or own.epoch <= 0:
+            return
         for broker_id in delta.brokers:
-            own = image.brokers.get(self._view.broker_id)
             other = image.brokers.get(broker_id)
-            if own is not None and other is not None and 0 < own.epoch < other.epoch:
+            if other is not None and own.epoch < other.epoch:
                 self._seen_to_start.add(broker_id)
+        known, controller_id = image.registrations.get(me), image.controller_id
+        has_acted = known is not None and known.epoch == own.epoch
+        if controller_id not in (None, me) and (has_acted or own.epoch < image.controller_epoch):
+            assert controller_id is not None
+            self._seen_to_start.add(controller_id)

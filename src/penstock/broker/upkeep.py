@@ -17,6 +17,8 @@ from penstock.model.errors import BrokerError
 _log = logging.getLogger(__name__)
 
 _MOVES_PER_S: Final = 500  # E6
+_LOOK_S: Final = 1.0
+_CALM_S: Final = 5.0  # before leaders are moved early
 
 Decide = Callable[[], Sequence[Decision[None]]]
 
@@ -26,6 +28,7 @@ class Upkeep:
         self._view = view
         self._committer = committer
         self._avoided: Callable[[], frozenset[int]] = frozenset
+        self._is_owed = False
 
     def avoid(self, avoided: Callable[[], frozenset[int]]) -> None:
         """Brokers that are not given anything to lead for the sake of balance."""
@@ -43,14 +46,40 @@ class Upkeep:
             lambda: complete_reassignments(view.image, view.rules),
         )
 
+    def balance_soon(self) -> None:
+        """Once, when all are in sync: after a start of the whole cluster its first broker may lead everything."""
+        self._is_owed = True
+
     async def balance_for_ever(self) -> None:
         """E6: preferred leaders lead again, some at a time."""
         while True:
-            await asyncio.sleep(self._view.config.leader_imbalance_check_interval_seconds)
+            await self._next_balance()
+            self._is_owed = False
             try:
                 await self._balance()
             except (BrokerError, StoreError) as error:
                 _log.warning("leaders-not-balanced error=%s", error)
+
+    async def _next_balance(self) -> None:
+        now_s = asyncio.get_running_loop().time
+        interval_s = self._view.config.leader_imbalance_check_interval_seconds
+        due_s, restless_s = now_s() + interval_s, now_s()
+        while now_s() < due_s:
+            await asyncio.sleep(min(_LOOK_S, interval_s))
+            if not (self._is_owed and self._committer.holds_office and self._is_settled()):
+                restless_s = now_s()
+            elif now_s() - restless_s >= _CALM_S:
+                return
+
+    def _is_settled(self) -> bool:
+        """Whether every replica is in sync, and its broker takes part."""
+        image = self._view.image
+        usable = {broker.id for broker in image.usable_brokers()}
+        return all(
+            len(partition.isr) == len(partition.replicas) and usable.issuperset(partition.replicas)
+            for topic in image.topics.values()
+            for partition in topic.partitions
+        )
 
     async def _balance(self) -> None:
         while self._committer.holds_office and self._view.config.auto_leader_rebalance_enable:

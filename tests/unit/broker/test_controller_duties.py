@@ -4,9 +4,10 @@ from typing import Any, cast
 
 from penstock.broker.controller_duties import Duties
 from penstock.metadata.decisions import Decision, Rules
-from penstock.metadata.image import ClusterImage
-from penstock.metadata.values import PartitionImage
-from tests.unit.metadata.worlds import World, partition, world_with
+from penstock.metadata.image import ClusterImage, Delta
+from penstock.metadata.store import Put
+from penstock.metadata.values import CONTROLLER, PartitionImage, encode
+from tests.unit.metadata.worlds import World, partition, register, unfence, world_with
 
 
 class Office:
@@ -86,3 +87,92 @@ def test_a_broker_that_comes_back_with_a_failed_disk_is_not_admitted() -> None:
     asyncio.run(duties.attend())
     assert world.image.brokers[2].fenced
     assert world.image.registrations[2].disk_failed
+
+
+class Patient(Office):
+    """One that has just started."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, lambda: None)
+        self.listeners: list[Callable[[Delta], None]] = []
+        self.is_balance_due = False
+
+    def on_change(self, listener: Any) -> None:
+        self.listeners.append(listener)
+
+    def balance_soon(self) -> None:
+        self.is_balance_due = True
+
+
+def elected_at_its_start(world: World) -> tuple[Duties, Patient]:
+    office = Patient(world)
+    its: Any = office
+    return Duties(its, its, its, wake=lambda: None, patience_ms=60_000), office
+
+
+def test_who_is_not_back_after_a_cold_start_is_waited_for() -> None:
+    world = world_with(PartitionImage(2, 5, 7, (2, 3, 1), (1, 2, 3)))
+    duties, office = elected_at_its_start(world)
+
+    async def scenario() -> None:
+        await duties.begin(is_cold=True)
+        world.stop(2)
+        await duties.attend()
+        assert partition(world).leader == 2
+        assert office.is_balance_due
+
+    asyncio.run(scenario())
+
+
+def test_nobody_is_waited_for_once_a_broker_is_heard_that_took_part_before() -> None:
+    world = world_with(PartitionImage(2, 5, 7, (2, 3, 1), (1, 2, 3)))
+    duties, _ = elected_at_its_start(world)
+
+    async def scenario() -> None:
+        await duties.begin(is_cold=True)
+        world.stop(2)
+        duties.heartbeat(3, world.image.brokers[3].epoch, world.revision, wants_to_leave=False)
+        await duties.attend()
+        assert partition(world).leader == 3
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_that_starts_with_the_controller_ends_no_patience() -> None:
+    world = world_with(PartitionImage(2, 5, 7, (2, 3, 1), (1, 2, 3)))
+    world.stop(3)
+    duties, _ = elected_at_its_start(world)
+
+    async def scenario() -> None:
+        await duties.begin(is_cold=True)
+        world.stop(2)
+        world.start(3)
+        await duties.attend()
+        duties.heartbeat(3, world.image.brokers[3].epoch, world.revision, wants_to_leave=False)
+        await duties.attend()
+        assert partition(world).leader == 2
+
+    asyncio.run(scenario())
+
+
+def test_the_controller_that_dealt_with_our_session_was_alive_and_is_not_waited_for() -> None:
+    """Of two brokers: the other led the cluster while this one started."""
+    world = world_with(PartitionImage(2, 5, 7, (2, 1), (1, 2)), config={"min.insync.replicas": "1"})
+    world.write([Put(CONTROLLER, encode(broker=2, epoch=0))])
+    duties, office = elected_at_its_start(world)
+    world.start(1)
+    for listener in office.listeners:
+        listener(Delta(world.revision, brokers=[1]))
+    register(world, 1)
+    for listener in office.listeners:
+        listener(Delta(world.revision, brokers=[1]))
+    unfence(world, 1)
+
+    async def scenario() -> None:
+        world.stop(2)
+        world.write([Put(CONTROLLER, encode(broker=1, epoch=0))])
+        await duties.begin(is_cold=True)
+        await duties.attend()
+        assert partition(world).leader == 1
+
+    asyncio.run(scenario())
