@@ -272,7 +272,7 @@ def test_a_row_larger_than_a_chunk_comes_alone() -> None:
 
 def test_many_small_compressed_batches_come_in_one_chunk() -> None:
     data = b"".join(
-        build_batch([Record(i, 1, None, b"v")], base_offset=i, codec=Codec(i % 5))
+        build_batch([Record(i, 1, None, b"v")], base_offset=i, codec=Codec((i + 1) % 5))
         for i in range(50)
     )
     decoder = ColumnDecoder(read_committed=False)
