@@ -80,7 +80,7 @@ async def append(
         _, row = await _ask(pool, partition, memoryview(batches), topic_id, deadline)
         return _position(row)
 
-    return await pool.retry(attempt, timeout_ms=timeout_ms)
+    return await pool.retry(attempt, patient=True, timeout_ms=timeout_ms)
 
 
 async def mirror_state(
@@ -101,7 +101,7 @@ async def mirror_state(
                 found, row = await _ask(pool, name, None, ANY_TOPIC_ID, deadline)
                 told[index] = found, _position(row)
 
-    await pool.retry(attempt, timeout_ms=timeout_ms)
+    await pool.retry(attempt, patient=True, timeout_ms=timeout_ms)
     sources = {found.mirror_source for found, _ in told.values()}
     return MirrorState(
         next(found.topic_id for found, _ in told.values()),
@@ -126,7 +126,7 @@ async def promote(pool: Pool, topic: str, *, timeout_ms: int | None = None) -> M
             )
         return state
 
-    return await pool.retry(attempt, timeout_ms=timeout_ms)
+    return await pool.retry(attempt, patient=True, timeout_ms=timeout_ms)
 
 
 async def _indexes(pool: Pool, topic: str) -> list[int]:

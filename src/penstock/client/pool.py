@@ -127,11 +127,13 @@ class Pool:
         attempt: Callable[["Deadline"], Awaitable[T]],
         *,
         repeatable: bool = True,
+        patient: bool = False,
         timeout_ms: int | None = None,
     ) -> T:
         """What `attempt` returns; it is made again after retriable errors, with fresh metadata.
 
-        What is not `repeatable` is not made again when the last time may have worked.
+        What is not `repeatable` is not made again when the last time may have worked. Who is `patient` also waits for
+        brokers that cannot be reached: they may come back.
         """
         deadline = Deadline(self._timeout_ms if timeout_ms is None else timeout_ms)
         reason: ClientError | None = None
@@ -139,7 +141,9 @@ class Pool:
             try:
                 return await attempt(deadline)
             except ClientError as error:
-                again = error.is_retriable and (repeatable or not error.outcome_unknown)
+                absent = patient and error.code is ErrorCode.BROKER_NOT_AVAILABLE
+                again = absent or error.is_retriable
+                again = again and (repeatable or not error.outcome_unknown)
                 if again and reason is not None and error.code is ErrorCode.REQUEST_TIMED_OUT:
                     raise reason from error  # why we waited says more than that time ran out
                 if not again or deadline.left_ms() <= pause_ms:

@@ -256,7 +256,7 @@ async def produce(
         _check(row.error_code, row.error_message, str(partition))
         return row.base_offset
 
-    return await pool.retry(attempt, timeout_ms=timeout_ms)
+    return await pool.retry(attempt, patient=True, timeout_ms=timeout_ms)
 
 
 # Underneath --------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ async def _at_coordinator(
         check(found.error_code, found.error_message, f"coordinator of {name!r}")
         return await work(found.node_id, deadline)
 
-    return await pool.retry(attempt, timeout_ms=timeout_ms)
+    return await pool.retry(attempt, patient=True, timeout_ms=timeout_ms)
 
 
 def _check(number: int, message: str | None, subject: str) -> None:

@@ -1,0 +1,199 @@
+"""A mirror with real brokers: the rows of its source, whoever dies meanwhile; promoted, a topic of its own."""
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+import confluent_kafka
+import pytest
+
+from penstock.client.admin import delete_records
+from penstock.client.errors import ClientError
+from penstock.client.mirroring import NotAMirror, append, promote, supports_mirrors
+from penstock.client.pool import Pool
+from penstock.model.ids import TopicPartition
+from penstock.records.batch import BatchHeader, parse_header
+from penstock.records.control import decode_promotion
+from tests.support.cluster import ClusterOfServers
+from tests.support.mirrors import Row, batches_from, committed_rows, copy_rest, write_transactions
+from tests.support.server import Server, until
+from tests.support.transactions import CONFLUENT
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+T = TypeVar("T")
+
+ORIGIN = TopicPartition("orders", 0)
+COPY = TopicPartition("copy", 0)
+TRANSACTIONS = 150
+START = 50  # of the source's log; it may lie inside a batch
+_EPOCH = slice(12, 16)  # of the leader, in a batch
+
+
+@pytest.fixture
+def source(tmp_path: Path, rng: Random) -> Iterator[Server]:
+    """Compacted, with its beginning deleted, and one transaction open."""
+    home = tmp_path / "source"
+    home.mkdir()
+    with Server(home, {"log.cleaner.backoff.ms": 50}) as started:
+        started.create_topic(
+            ORIGIN.topic,
+            cleanup_policy="compact,delete",
+            segment_bytes=8192,
+            min_cleanable_dirty_ratio=0.01,
+            retention_ms=-1,
+        )
+        left_open = write_transactions(started, ORIGIN.topic, rng, TRANSACTIONS)
+        until(lambda: has_gaps(stored(started, 0)), "it is compacted")
+        asyncio.run(trim(started, START))
+        yield started
+        left_open.disconnect()
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[ClusterOfServers]:
+    with ClusterOfServers(tmp_path / "target", 3) as started:
+        yield started
+
+
+def stored(server: Server, offset: int = START) -> list[tuple[BatchHeader, bytes]]:
+    async def read() -> list[tuple[BatchHeader, bytes]]:
+        async with Pool(server.bootstrap) as pool:
+            return [found async for found in batches_from(pool, ORIGIN, offset)]
+
+    return asyncio.run(read())
+
+
+def has_gaps(batches: list[tuple[BatchHeader, bytes]]) -> bool:
+    ends = [0, *(header.next_offset for header, _ in batches)]
+    return any(header.base_offset > end for (header, _), end in zip(batches, ends, strict=False))
+
+
+async def trim(server: Server, offset: int) -> None:
+    async with Pool(server.bootstrap) as pool:
+        await delete_records(pool, {ORIGIN: offset})
+
+
+async def kill_while(
+    cluster: ClusterOfServers, victim: int, work: Coroutine[Any, Any, T], *, back: bool
+) -> T:
+    """The broker dies while `work` is under way, which ends well all the same."""
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(work)
+        await asyncio.sleep(0)
+        await asyncio.to_thread(cluster.kill, victim)
+        if back:
+            await asyncio.to_thread(cluster.start, victim)
+    return task.result()
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_mirror_is_its_source_and_becomes_a_topic_of_its_own(
+    source: Server, target: ClusterOfServers, replicas: int
+) -> None:
+    target.create_topic(COPY.topic, replicas=replicas, penstock_mirror_source="east")
+    expected = committed_rows(source.bootstrap, ORIGIN.topic)
+    assert len(expected) > 20
+
+    asyncio.run(copy_with_a_death(source, target, alone=replicas == 1))
+
+    assert copied_rows(target) == expected
+    target.start_all()
+    target.wait_healthy()
+    target.check_replicas_agree(COPY.topic)
+    check_same_batches(source, target)
+
+    asyncio.run(promote_with_a_death(target, alone=replicas == 1))
+
+    assert copied_rows(target) == expected, "what was open is aborted"
+    write_as_client(target)
+    added = copied_rows(target)[len(expected) :]
+    assert [row.value for row in added] == [b"plain", b"committed"]
+    target.start_all()
+    target.wait_healthy()
+    target.check_replicas_agree(COPY.topic)
+    until(lambda: any(target.events("topic-promoted").values()), "the controller notes the end")
+    assert len(promotions(target)) == 1
+
+
+async def copy_with_a_death(source: Server, target: ClusterOfServers, *, alone: bool) -> None:
+    """The leader is killed while the rest is being copied."""
+    async with Pool(source.bootstrap) as origin, Pool(target.bootstrap, timeout_ms=60_000) as copy:
+        assert await supports_mirrors(copy)
+        count = 0
+        async for _, batch in batches_from(origin, ORIGIN, START):
+            await append(copy, COPY, batch)
+            count += 1
+            if count == 10:
+                break
+        leader = await asyncio.to_thread(target.leader_of, *COPY)
+        rest = copy_rest(origin, copy, ORIGIN, COPY)
+        end = await kill_while(target, leader, rest, back=alone)
+        assert await copy_rest(origin, copy, ORIGIN, COPY) == end, "there is no more"
+
+
+async def promote_with_a_death(target: ClusterOfServers, *, alone: bool) -> None:
+    async with Pool(target.bootstrap, timeout_ms=60_000) as pool:
+        leader = await asyncio.to_thread(target.leader_of, *COPY)
+        await kill_while(target, leader, promoted(pool), back=alone)
+        with pytest.raises(NotAMirror):
+            await append(pool, COPY, bytes(100))
+
+
+async def promoted(pool: Pool) -> None:
+    """Asked again until it is done, as an operator would."""
+    while True:
+        try:
+            await promote(pool, COPY.topic)
+            return
+        except ClientError as error:
+            if not error.is_retriable:
+                raise
+
+
+def copied_rows(target: ClusterOfServers) -> list[Row]:
+    rows = committed_rows(target.bootstrap, COPY.topic)
+    return [row for row in rows if row.offset >= START]
+
+
+def check_same_batches(source: Server, target: ClusterOfServers) -> None:
+    """Byte for byte, but for the epoch of the leader."""
+    theirs = {header.base_offset: batch for header, batch in stored(source)}
+    copied = target.batches(target.leader_of(*COPY), COPY.topic)
+    assert copied
+    same = [
+        header for header, batch in copied if _bare(batch) == _bare(theirs.get(header.base_offset))
+    ]
+    recompacted = len(copied) - len(same)  # the source goes on compacting
+    assert len(same) > recompacted, (len(same), recompacted)
+    assert copied[-1][0].next_offset == max(parse_header(it).next_offset for it in theirs.values())
+
+
+def _bare(batch: bytes | None) -> bytes:
+    return b"" if batch is None else batch[:12] + batch[16:]
+
+
+def promotions(target: ClusterOfServers) -> list[object]:
+    batches = target.batches(target.leader_of(*COPY), COPY.topic)
+    found = [decode_promotion(batch, header) for header, batch in batches if header.is_control]
+    return [it for it in found if it is not None]
+
+
+def write_as_client(target: ClusterOfServers) -> None:
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": target.bootstrap, "enable.idempotence": True, "log_level": 0}
+    )
+    producer.produce(COPY.topic, b"plain", b"k", partition=0)
+    assert producer.flush(60) == 0
+    transactional = CONFLUENT.producer(target.bootstrap, "of-the-target")
+    transactional.initialize()
+    for value, ended in ((b"aborted", False), (b"committed", True)):
+        transactional.begin()
+        transactional.send(COPY.topic, 0, value)
+        if ended:
+            transactional.commit()
+        else:
+            transactional.abort()
+    transactional.close()
