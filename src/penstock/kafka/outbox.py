@@ -73,7 +73,8 @@ class Outbox:
             size += len(chunk)
         data = run[0] if len(run) == 1 else b"".join(run)
         skipped = self._head_sent
-        flags = socket.MSG_MORE if len(run) < len(self.chunks) else 0  # a slice follows: one push for both
+        more_follows = len(run) < len(self.chunks)  # a slice: the two are pushed as one
+        flags = socket.MSG_MORE if more_follows else 0
         sent = self._socket.send(memoryview(data)[skipped:] if skipped else data, flags) + skipped
         gone = 0
         for chunk in run:
