@@ -20,6 +20,10 @@ class UsageError(Exception):
     """Arguments that are each well formed but make no sense together: exit code 2."""
 
 
+class CommandError(Exception):
+    """What was asked for cannot be done; the message is for people: exit code 1."""
+
+
 class Parser(argparse.ArgumentParser):
     """argparse whose errors are one line, and whose help keeps the layout of its examples."""
 

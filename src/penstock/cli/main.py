@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock import __version__
-from penstock.cli.arguments import Parser, UsageError, examples, sentence
+from penstock.cli.arguments import CommandError, Parser, UsageError, examples, sentence
 from penstock.model.errors import BrokerError, StorageFault
 
 COMMANDS: Final = {
@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "cluster": "describe, check and balance the cluster",
     "broker": "list brokers and their load, empty one that is to leave",
     "reassign": "plan, execute, watch and cancel moves of partitions",
+    "pipeline": "move and examine messages in bulk, on Spark",
     "log": "decode segment and index files",
     "bench": "compare Penstock with its peers on this machine",
 }
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail("interrupted", 1)
     except OSError as error:
         return _fail(_explain(error), 1)
-    except (BrokerError, StorageFault) as error:
+    except (BrokerError, StorageFault, CommandError) as error:
         return _fail(str(error), 1)
     except Exception as error:  # noqa: BLE001  # a bug of ours: still one line, with the way to more
         return _report_bug(error)

@@ -1,0 +1,15 @@
+"""The jobs of `penstock pipeline`, each a module of this package with a `JOB`."""
+
+import importlib
+from typing import Any, Final
+
+from penstock.spark.job import Job
+
+JOBS: Final = {
+    "traffic": "rates, sizes, hot keys, hot partitions and growth of topics, for a capacity planner",
+}
+
+
+def load(name: str) -> Job[Any]:
+    job: Job[Any] = importlib.import_module(f"penstock.spark.jobs.{name}").JOB
+    return job

@@ -1,0 +1,160 @@
+"""How far a job is, on stderr: one line rewritten in place on a terminal, else a line every ten seconds."""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Final, Self, TextIO
+
+_REWRITE_S: Final = 0.2
+_LINE_S: Final = 10.0
+_LOOK_S: Final = 0.5
+_CLEAR: Final = "\r\x1b[K"
+
+
+class Progress:
+    """Used by one thread at a time. What it shows is gone when the block ends; what it says stays."""
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._is_terminal = self._stream.isatty()
+        self._clock = clock
+        self._next_s = 0.0 if self._is_terminal else clock() + _LINE_S
+        self._shown = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._clear()
+
+    def show(self, text: str) -> None:
+        """The present state; most calls show nothing."""
+        now_s = self._clock()
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + (_REWRITE_S if self._is_terminal else _LINE_S)
+        self._stream.write(f"{_CLEAR}{text}" if self._is_terminal else f"{text}\n")
+        self._stream.flush()
+        self._shown = self._is_terminal
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._clear()
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def follow(self, query: Any) -> "Meter":
+        """Shows a StreamingQuery until it ends; raises what ended it."""
+        meter = Meter()
+        while not query.awaitTermination(_LOOK_S):
+            meter.see(query.recentProgress)
+            self.show(meter.line())
+        meter.see(query.recentProgress)
+        return meter
+
+    @contextmanager
+    def tasks(self, session: Any, doing: str) -> Iterator[None]:
+        """Shows how many tasks of a batch query are done, while the block runs it."""
+        tracker, ended = session.sparkContext.statusTracker(), threading.Event()
+
+        def look() -> None:
+            while not ended.wait(_LOOK_S):
+                self.show(f"{doing}{_tasks(tracker)}")
+
+        self.show(doing)
+        watcher = threading.Thread(target=look, name="progress", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watcher.join()
+
+    def _clear(self) -> None:
+        if self._shown:
+            self._stream.write(_CLEAR)
+            self._stream.flush()
+            self._shown = False
+
+
+class Meter:
+    """Sums what a streaming query reports; it reports some batches again, and idle ones with no rows."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.rows_per_s = 0.0
+        self.lag: int | None = None
+        self._last_batch = -1
+
+    def see(self, reports: Sequence[Mapping[str, Any]]) -> None:
+        for report in reports:
+            if report["batchId"] > self._last_batch and report["numInputRows"]:
+                self._last_batch = report["batchId"]
+                self.rows += report["numInputRows"]
+                self.rows_per_s = report.get("processedRowsPerSecond") or 0.0
+        if reports:
+            self.lag = lag(reports[-1])
+
+    def line(self) -> str:
+        behind = "" if self.lag is None else f", lag {self.lag:,}"
+        return f"{self.rows:,} rows, {self.rows_per_s:,.0f} rows/s{behind}"
+
+
+def lag(report: Mapping[str, Any]) -> int | None:
+    """Offsets that the brokers have and the query has not read; None if its sources do not tell."""
+    behind = None
+    for source in report.get("sources", ()):
+        end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+        if latest is not None:
+            read = end or {}
+            missing = sum(max(0, last - read.get(place, 0)) for place, last in latest.items())
+            behind = missing + (behind or 0)
+    return behind
+
+
+def _offsets(value: Any) -> dict[tuple[str, str], int] | None:
+    """{topic: {partition: offset}} flattened; None for anything else."""
+    if isinstance(value, str):
+        value = _parse(value)
+    if not isinstance(value, Mapping) or not all(isinstance(v, Mapping) for v in value.values()):
+        return None
+    return {
+        (topic, partition): offset
+        for topic, partitions in value.items()
+        for partition, offset in partitions.items()
+        if isinstance(offset, int)
+    }
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _tasks(tracker: Any) -> str:
+    """`, 3 of 8 tasks`; nothing while no stage runs, or when Spark is ending."""
+    done = total = 0
+    try:
+        for stage in tracker.getActiveStageIds():
+            info = tracker.getStageInfo(stage)
+            if info is not None:
+                done, total = done + info.numCompletedTasks, total + info.numTasks
+    except Exception:  # noqa: BLE001  # py4j's, when the JVM goes away
+        return ""
+    return f", {done} of {total} tasks" if total else ""

@@ -1,0 +1,104 @@
+"""What a job must know of a cluster before Spark starts: which it is, and the offsets between which to read.
+
+Asked once: whatever a job reads twice, or after a crash, lies between the same offsets.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from penstock.client import admin
+from penstock.client.pool import Pool
+from penstock.model.ids import TopicPartition
+from penstock.spark.errors import JobError
+
+T = TypeVar("T")
+_CLIENT_ID: Final = "penstock-pipeline"
+
+
+class Ranges(NamedTuple):
+    """From `first` up to, and without, `after`."""
+
+    cluster_id: str
+    first: Mapping[TopicPartition, int]
+    after: Mapping[TopicPartition, int]
+
+    @property
+    def offsets(self) -> int:
+        """At least as many as there are records: compaction and transactions leave gaps."""
+        return sum(max(0, self.after[place] - first) for place, first in self.first.items())
+
+    def source_options(self, bootstrap: str) -> dict[str, str]:
+        """Of `format("penstock")`, to read just this."""
+        assigned: dict[str, list[int]] = {}
+        for topic, partition in sorted(self.first):
+            assigned.setdefault(topic, []).append(partition)
+        return {
+            "kafka.bootstrap.servers": bootstrap,
+            "assign": json.dumps(assigned),
+            "startingOffsets": offsets_json(self.first),
+            "endingOffsets": offsets_json(self.after),
+        }
+
+
+def offsets_json(offsets: Mapping[TopicPartition, int]) -> str:
+    """`{"topic": {"0": 17}}`, as Spark writes offsets."""
+    by_topic: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        by_topic.setdefault(topic, {})[str(partition)] = offset
+    return json.dumps(by_topic)
+
+
+def ask(bootstrap: str, question: Callable[[Pool], Awaitable[T]]) -> T:
+    """Blocks until the cluster has answered; ClientError says why it did not."""
+
+    async def run() -> T:
+        async with Pool(bootstrap, client_id=_CLIENT_ID) as pool:
+            return await question(pool)
+
+    try:
+        return asyncio.run(run())
+    except ValueError as error:
+        raise JobError(f"--bootstrap: {error}") from None
+
+
+def find_ranges(
+    bootstrap: str,
+    topics: Sequence[str],
+    *,
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+) -> Ranges:
+    """All that the topics hold, or what of it is in a stretch of time; raises for a topic that does not exist."""
+
+    async def question(pool: Pool) -> Ranges:
+        found = await admin.describe_topics(pool, topics)
+        places = [
+            TopicPartition(topic.name or "", partition.partition_index)
+            for topic in found
+            for partition in topic.partitions
+        ]
+        latest = await _offsets(pool, places, admin.LATEST)
+        first = await _offsets(pool, places, admin.EARLIEST if since_ms is None else since_ms)
+        after = latest if until_ms is None else await _offsets(pool, places, until_ms)
+        cluster = await pool.metadata([])
+        return Ranges(
+            cluster.cluster_id or "",
+            {place: _or_end(first[place], latest[place]) for place in places},
+            {place: _or_end(after[place], latest[place]) for place in places},
+        )
+
+    return ask(bootstrap, question)
+
+
+async def _offsets(
+    pool: Pool, places: Sequence[TopicPartition], timestamp_ms: int
+) -> dict[TopicPartition, int]:
+    answer = await admin.list_offsets(pool, dict.fromkeys(places, timestamp_ms))
+    return {place: at.offset for place, at in answer.items()}
+
+
+def _or_end(offset: int, end: int) -> int:
+    """No record is that young: there is nothing from there on."""
+    return end if offset < 0 else offset
