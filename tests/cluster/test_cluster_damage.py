@@ -275,6 +275,31 @@ def test_what_one_broker_lost_between_two_runs_it_gets_from_the_others(
         assert not work.load.errors
 
 
+def test_files_that_went_after_a_clean_stop_are_missed_at_the_start_without_any_scrub(
+    tmp_path: Path, rng: Random
+) -> None:
+    settings = SETTINGS | {"penstock.scrub.bytes.per.second": 0}
+    with ClusterOfServers(tmp_path, 3, settings) as cluster:
+        create_led_by(cluster, VICTIM, len(DAMAGES), **{"segment.bytes": str(SEGMENT_BYTES)})
+        server = cluster.servers[VICTIM]
+        with loaded_each(cluster, rng) as work:
+            await_segments(cluster)
+            cluster.stop(VICTIM)
+            damage_each(cluster)
+            cluster.start(VICTIM)
+            failed = {
+                line.split("partition=")[1].split()[0] for line in server.events("partition-failed")
+            }
+            assert failed == DAMAGED, "known before it takes part"
+            until(
+                lambda: rebuilt_partitions(server) >= DAMAGED, "all that is damaged is built anew"
+            )
+            cluster.wait_healthy()
+            work.await_progress()
+            work.finish()
+            assert not work.load.errors
+
+
 def test_a_leader_that_lost_files_while_all_were_down_does_not_lead_again(
     damaged_each: ClusterOfServers, rng: Random
 ) -> None:

@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import Final, Protocol, TypeVar
 
 from penstock.broker.flusher import Flusher
 from penstock.broker.metrics import BrokerMetrics
@@ -29,6 +30,8 @@ from penstock.storage.log import Log
 from penstock.storage.recovery import Ending
 
 _log = logging.getLogger(__name__)
+
+_LOOKED_AT_TOGETHER: Final = 500  # logs, before others have their turn
 
 T = TypeVar("T")
 
@@ -143,6 +146,7 @@ class Replicas:
         """Open every log that the last run may have left torn, before serving. Each waits for the disk;
         between them health checks and signals have their turn."""
         if self.directory.ending is Ending.CLEAN:
+            await self._find_changed()
             return
         metrics, begun_ms = self.metrics.recovery, self._clock.monotonic_ms()
         torn = [p for p in self.partitions() if self.has_log(p) or self.saved_high_watermark(p)]
@@ -156,6 +160,26 @@ class Replicas:
             await self._note_marks()
         metrics.seconds.set((self._clock.monotonic_ms() - begun_ms) / 1000)
         _log.info("recovered logs=%d ending=%s", len(torn), self.directory.ending.value)
+
+    async def _find_changed(self) -> None:
+        """A log that has changed since the last run ended well is damaged, and must not lead (L3). Only names and
+        sizes are looked at: the others are opened when they are first used."""
+        partitions = list(self.partitions())
+        for first in range(0, len(partitions), _LOOKED_AT_TOGETHER):
+            some = partitions[first : first + _LOOKED_AT_TOGETHER]
+            for partition in await self.run_in_thread(partial(self._changed, some)):
+                self._recover(partition)
+
+    def _changed(self, partitions: list[Partition]) -> list[Partition]:
+        """In a thread."""
+        return [partition for partition in partitions if not self._is_as_left(partition)]
+
+    def _is_as_left(self, partition: Partition) -> bool:
+        topic = partition.topic
+        try:
+            return self.directory.is_as_left(topic.name, topic.id, partition.index)
+        except (OSError, StorageFault):
+            return False  # it will say so itself
 
     def _recover(self, partition: Partition) -> None:
         try:
@@ -337,19 +361,30 @@ class Replicas:
         for partition in grown:
             size_bytes, partition.grown_bytes = partition.grown_bytes, 0
             if size_bytes:
-                for watcher in partition.watchers or ():
-                    watcher.grew(partition, size_bytes)
-                    told[watcher] = None
+                self._tell(partition, partition.watchers, size_bytes, told)
             size_bytes, partition.written_bytes = partition.written_bytes, 0
             if size_bytes:
-                for watcher in partition.replica_watchers or ():
-                    watcher.grew(partition, size_bytes)
-                    told[watcher] = None
+                self._tell(partition, partition.replica_watchers, size_bytes, told)
         for watcher in told:
             try:
                 watcher.settle()
             except Exception:  # noqa: BLE001 # a bug, and no reason for all others to wait for ever
-                _log.exception("watcher-failed %s", watcher)
+                _log.exception("watcher-failed watcher=%s", watcher)
+
+    def _tell(
+        self,
+        partition: Partition,
+        watchers: set[Watcher] | None,
+        size_bytes: int,
+        told: dict[Watcher, None],
+    ) -> None:
+        for watcher in watchers or ():
+            try:
+                watcher.grew(partition, size_bytes)
+            except Exception:  # noqa: BLE001 # as above
+                _log.exception("watcher-failed partition=%s", partition)
+            else:
+                told[watcher] = None
 
     # The disk ----------------------------------------------------------------------------------
 

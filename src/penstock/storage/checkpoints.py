@@ -1,4 +1,4 @@
-"""One number for each partition of a broker, in one file: recovery points, high watermarks, log starts.
+"""One number for each partition of a broker, in one file: recovery points, high watermarks, log starts, sizes.
 
 A damaged file is treated as lost, and a partition that it does not name is then unknown, never 0.
 """
@@ -13,6 +13,7 @@ from penstock.storage.files import Disk, write_atomically
 RECOVERY_POINTS: Final = "recovery-points"
 HIGH_WATERMARKS: Final = "high-watermarks"
 LOG_STARTS: Final = "log-starts"
+LOG_SIZES: Final = "meta.log-sizes"  # bytes of all segments, at the end of a run that ended well
 
 Offsets = Mapping[
     TopicId, Mapping[int, int]

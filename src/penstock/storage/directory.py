@@ -17,9 +17,15 @@ from typing import Final
 from penstock.model.configs import TopicConfig
 from penstock.model.errors import BrokerError, DiskFull, StorageFault
 from penstock.model.ids import TopicId
-from penstock.storage import checkpoints, identity, markers, names
+from penstock.storage import checkpoints, identity, layout, markers, names
 from penstock.storage.ballast import Ballast
-from penstock.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, Checkpoint
+from penstock.storage.checkpoints import (
+    HIGH_WATERMARKS,
+    LOG_SIZES,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    Checkpoint,
+)
 from penstock.storage.files import OPEN_FILES_LIMIT, Disk, OpenFiles, refuse
 from penstock.storage.identity import Identity
 from penstock.storage.log import Log
@@ -117,6 +123,11 @@ class DataDirectory:
             name: checkpoints.read(self.path, name)
             for name in (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS)
         }
+        nothing = Checkpoint({}, is_complete=False)
+        has_sizes = self.last_run.has_sizes
+        self._checkpoints[LOG_SIZES] = (
+            checkpoints.read(self.path, LOG_SIZES) if has_sizes else nothing
+        )
         self.store_revision = markers.read_store_revision(self.path)
         self._saved_revision = self.store_revision
         self._untold = self.last_run.untold
@@ -238,7 +249,16 @@ class DataDirectory:
         if point is None and points.is_complete:
             point = 0
         start_offset = self._checkpoints[LOG_STARTS].get(topic_id, partition)
-        return Past(last.ending if seen else last.unseen_ending, point, start_offset)
+        size_bytes = self._checkpoints[LOG_SIZES].get(topic_id, partition)
+        ending = last.ending if seen else last.unseen_ending
+        return Past(ending, point, start_offset, size_bytes=size_bytes)
+
+    def is_as_left(self, topic: str, topic_id: TopicId, partition: int) -> bool:
+        """Whether its segments are as large as when the last run ended well, as far as that is known. For a thread."""
+        past = self._past_of(topic_id, partition)
+        if past.ending is not Ending.CLEAN or past.size_bytes is None:
+            return True
+        return layout.size_bytes(self.partition_path(topic, partition)) == past.size_bytes
 
     def _set_aside_stranger(self, topic: str, topic_id: TopicId, partition: int) -> None:
         """Files of an earlier topic of the same name are nobody's (replication.md O5)."""
@@ -373,6 +393,7 @@ class DataDirectory:
             ticket = self.checkpoint_begin(high_watermarks)
             ticket.write()
             self.checkpoint_end(ticket)
+            self._write_sizes()
             markers.write_clean(self.path, self._run, self._seen(), self._disk)
         except BaseException as error:
             if isinstance(error, StorageFault):
@@ -381,6 +402,15 @@ class DataDirectory:
             self.abandon()
             raise
         os.close(self._lock_fd)
+
+    def _write_sizes(self) -> None:
+        """Logs that this run did not open are as large as they were."""
+        sizes = self._checkpoints[LOG_SIZES].updated(
+            (log.topic_id, log.partition, sum(segment.size_bytes for segment in log.segments))
+            for log in self.logs()
+            if log.segments
+        )
+        checkpoints.write(self.path, LOG_SIZES, sizes, self._disk)
 
     def _close_logs(self) -> None:
         """Many at a time: the disk makes one journal entry of syncs that come together."""

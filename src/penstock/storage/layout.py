@@ -13,6 +13,7 @@ from penstock.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, SUFFIXES, Segme
 class Found(NamedTuple):
     segments: list[tuple[int, int]]  # base offset and size, in order
     retired: dict[int, list[str]]  # paths, by base offset
+    is_swapped: bool = False  # compacted segments have just taken the place of others
 
 
 _NOTHING: Final = Found([], {})
@@ -23,7 +24,8 @@ def tidy(directory: str) -> Found:
     names = _names(directory)
     if not names:
         return _NOTHING
-    if swap.complete(directory, names):
+    is_swapped = swap.complete(directory, names)
+    if is_swapped:
         names = _names(directory)
     bases = {int(name[:20]) for name in names if _is_segment_file(name, LOG_SUFFIX)}
     retired: dict[int, list[str]] = {}
@@ -38,7 +40,16 @@ def tidy(directory: str) -> Found:
         (base_offset, os.stat(f"{directory}/{base_offset:020d}{LOG_SUFFIX}").st_size)
         for base_offset in sorted(bases)
     ]
-    return Found(found, retired)
+    return Found(found, retired, is_swapped)
+
+
+def size_bytes(directory: str) -> int | None:
+    """Of all segments; None while a replacement of some is under way, for then it says nothing."""
+    names = _names(directory)
+    if swap.is_under_way(names):
+        return None
+    logs = [name for name in names if _is_segment_file(name, LOG_SUFFIX)]
+    return sum(os.stat(f"{directory}/{name}").st_size for name in logs)
 
 
 def segments_of(

@@ -27,6 +27,7 @@ class LastRun(NamedTuple):
     unseen_ending: Ending  # for logs that the last run did not open: how the run ended that did
     seen: frozenset[str] | None  # those that it did open; None: it need not be known
     untold: Ending  # the worst end of all runs since the last one with a session: nobody has heard of it
+    has_sizes: bool = False  # it has written down how large each log is
 
 
 def log_name(topic_id: TopicId, partition: int) -> str:
@@ -43,7 +44,8 @@ def read_last_run(directory: str, boot_id: str, *, is_new: bool = False) -> Last
     untold = Ending(running.get("untold", Ending.CLEAN.value))
     if clean is not None and clean["run"] == running["run"]:
         seen = None if clean["seen"] is None else frozenset(clean["seen"])
-        return LastRun(Ending.CLEAN, broker_epoch, before, seen, untold)
+        has_sizes = clean.get("sizes") is True  # not if an older version ran here last
+        return LastRun(Ending.CLEAN, broker_epoch, before, seen, untold, has_sizes)
     ending = Ending.PROCESS_CRASH if running["boot_id"] == boot_id else Ending.POWER_LOSS
     return LastRun(
         ending, broker_epoch, _worse(ending, before), frozenset(), _worse(ending, untold)
@@ -78,8 +80,9 @@ def write_running(
 
 
 def write_clean(directory: str, run: str, seen: Iterable[str] | None, disk: Disk) -> None:
-    """The last thing that a run writes. `seen`: the logs that are known to be whole; None: all."""
-    content = {"run": run, "seen": None if seen is None else sorted(seen)}
+    """The last thing that a run writes, after the sizes of its logs. `seen`: the logs that are known to be
+    whole; None: all."""
+    content = {"run": run, "seen": None if seen is None else sorted(seen), "sizes": True}
     write_atomically(f"{directory}/{CLEAN}", sealed.encode(CLEAN, content), disk=disk)
 
 

@@ -29,6 +29,8 @@ def open_log(
         past = past._replace(recovery_point=min(past.recovery_point, truncated_to))
     known = identity.read(log.path)
     past = past._replace(has_gaps=known is None or known.has_gaps)
+    if found.is_swapped:
+        past = past._replace(size_bytes=None)
     opened = layout.segments_of(files, log.path, found, config.index_interval_bytes)
     if _lacks_all(log.path, found, past) or _lacks_front(log.path, found, past):
         return _emptied(log, opened, found, past)

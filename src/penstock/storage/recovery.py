@@ -31,6 +31,7 @@ class Past(NamedTuple):
     recovery_point: int | None = 0  # all below it is durable; None: that was lost
     start_offset: int | None = None  # None: never written down
     has_gaps: bool = False  # offsets may be missing between batches
+    size_bytes: int | None = None  # of all segments, if it ended well; None: never written down
 
 
 class Recovery(NamedTuple):
@@ -54,6 +55,7 @@ class Damage(NamedTuple):
 def open_segments(segments: list[Segment], past: Past) -> tuple[list[Segment], Recovery]:
     """The segments that are kept, the last one ready to grow."""
     if past.ending is Ending.CLEAN and past.recovery_point is not None:
+        _check_size(segments, past.size_bytes)
         segments[-1].reopen()
         _check_reaches(segments[-1], past.recovery_point)
         return segments, Recovery()
@@ -71,6 +73,16 @@ def check_closed(segment: Segment, next_base_offset: int) -> None:
         raise DamagedLog(
             f"{segment.file.path}: ends at offset {end} (byte {segment.size_bytes}), but the next "
             f"segment begins at {next_base_offset}. {REMEDY}"
+        )
+
+
+def _check_size(segments: list[Segment], size_bytes: int | None) -> None:
+    """After a run that ended well nothing may have changed. A segment that is gone or cut is missing in the sum."""
+    found_bytes = sum(segment.size_bytes for segment in segments)
+    if size_bytes is not None and found_bytes != size_bytes:
+        raise DamagedLog(
+            f"{segments[0].file.directory}: its segments have {found_bytes} bytes, not the {size_bytes} of"
+            f" when the last run ended: one is missing, or was cut. {REMEDY}"
         )
 
 

@@ -94,6 +94,10 @@ def complete(directory: str, names: Iterable[str]) -> bool:
         if name.endswith(CLEANED):
             with suppress(FileNotFoundError):  # a swap has just put it in place
                 os.unlink(f"{directory}/{name}")
+    return is_under_way(names)
+
+
+def is_under_way(names: Iterable[str]) -> bool:
     return any(name.endswith((_SUFFIX, CLEANED)) for name in names)
 
 

@@ -1,5 +1,6 @@
 import asyncio
 import gc
+import os
 import shutil
 import weakref
 from collections.abc import Callable
@@ -234,6 +235,28 @@ def test_after_a_clean_end_no_log_is_opened(tmp_path: Path) -> None:
         partition = engine.partition("orders")
         engine.run(engine.replicas.recover())
         assert not partition.is_open
+
+
+def test_a_log_that_changed_after_a_clean_end_fails_before_anything_is_served(
+    tmp_path: Path,
+) -> None:
+    with running_engine(tmp_path) as engine:
+        for partition in engine.topic("orders", 3, segment_bytes=1024):
+            for _ in range(10):
+                engine.append(partition, b"x" * 300)
+        engine.directory.close()
+        engine.replicas.stop()
+        engine.directory._lock_fd = os.open(tmp_path, os.O_RDONLY)
+    closed = sorted((tmp_path / "data/orders/partition-1").glob("*.log"))[1]
+    closed.unlink()
+    with running_engine(tmp_path) as engine:
+        partitions = engine.topic("orders", 3)
+        failed: list[str] = []
+        engine.replicas.on_damage = lambda partition: failed.append(str(partition))
+        engine.run(engine.replicas.recover())
+        assert failed == ["orders-1"]
+        assert [partition.is_open for partition in partitions] == [False] * 3
+        assert partitions[1].failure is not None
 
 
 def test_one_damaged_log_does_not_keep_the_others_from_recovering(

@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from penstock.model.configs import TopicConfig
 from penstock.model.errors import StorageFault
 from penstock.model.ids import TopicId
-from penstock.storage import checkpoints
+from penstock.storage import checkpoints, sealed, swap
 from penstock.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from penstock.storage.directory import (
     DELETE_DELAY_MS,
@@ -19,11 +20,13 @@ from penstock.storage.directory import (
     DataDirectory,
     remove_tree,
 )
-from penstock.storage.files import Disk
+from penstock.storage.files import Disk, OpenFiles
 from penstock.storage.log import Log
-from penstock.storage.recovery import Ending
+from penstock.storage.opening import open_log
+from penstock.storage.recovery import Ending, Past
 from penstock.storage.segment import DamagedLog
 from tests.unit.storage.logs import NOW_MS, SMALL, fill, flip, paths, put, values
+from tests.unit.storage.test_swap import change_of, write_cleaned
 
 FIRST, SECOND = TopicId(b"first-topic-id!!"), TopicId(b"second-topic-id!")
 CHECKPOINTS = (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS)
@@ -247,13 +250,104 @@ def test_logs_come_back_as_they_were_left(tmp_path: Path) -> None:
     assert log_in(directory) is log
 
 
+def cut(file: Path) -> None:
+    os.truncate(file, file.stat().st_size - 1)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, cut])
+@pytest.mark.parametrize("number", [1, -2])
+def test_a_segment_that_is_gone_or_cut_since_a_clean_end_is_noticed(
+    tmp_path: Path, damage: Callable[[Path], None], number: int
+) -> None:
+    directory = open_at(tmp_path)
+    log = log_in(directory)
+    fill(log, 60)
+    files = paths(log)
+    assert len(files) > 4
+    directory.close()
+    open_at(tmp_path).close()  # a run that does not look at it
+    damage(files[number])
+    directory = open_at(tmp_path)
+    assert not directory.is_as_left("orders", FIRST, 0)
+    with pytest.raises(DamagedLog, match="one is missing, or was cut"):
+        log_in(directory)
+
+
+def test_a_log_that_is_as_it_was_left_is_found_so(tmp_path: Path) -> None:
+    directory = open_at(tmp_path)
+    fill(log_in(directory), 60)
+    fill(log_in(directory, partition=1), 3)
+    assert directory.is_as_left("orders", FIRST, 0), "nothing was written down yet"
+    directory.close()
+    directory = open_at(tmp_path)
+    assert all(directory.is_as_left("orders", FIRST, number) for number in range(3))
+    log = log_in(directory)
+    log.truncate_to(20)
+    log.apply_retention(NOW_MS, upto_offset=20)
+    directory.close()
+    directory = open_at(tmp_path)
+    assert directory.is_as_left("orders", FIRST, 0)
+    assert log_in(directory).next_offset == 20
+    directory.give_up("orders", FIRST, 1)
+    directory.close()
+    directory = open_at(tmp_path)
+    assert directory.is_as_left("orders", FIRST, 1)
+    assert log_in(directory, partition=1).next_offset == 0
+
+
+def test_sizes_do_not_count_after_a_crash_nor_after_a_version_that_wrote_none(
+    tmp_path: Path,
+) -> None:
+    directory = open_at(tmp_path)
+    fill(log_in(directory), 3)
+    directory.close()
+    directory = open_at(tmp_path)
+    fill(log_in(directory), 3)
+    directory.abandon()
+    directory = open_at(tmp_path)
+    assert directory.is_as_left("orders", FIRST, 0)
+    assert log_in(directory).next_offset == 6
+    directory.close()
+    clean = tmp_path / "clean"
+    content = sealed.decode("clean", clean.read_bytes())
+    del content["sizes"]
+    clean.write_bytes(sealed.encode("clean", content))
+    fill_behind_its_back(tmp_path)
+    directory = open_at(tmp_path)
+    assert directory.is_as_left("orders", FIRST, 0)
+    assert log_in(directory).next_offset == 7
+
+
+def fill_behind_its_back(tmp_path: Path) -> None:
+    """As another version of the broker would."""
+    log = open_log(OpenFiles(), str(tmp_path / "orders"), 0, FIRST, SMALL, Past(Ending.CLEAN, 6))
+    fill(log, 1)
+    log.close()
+
+
+def test_what_compaction_left_undone_is_no_damage(tmp_path: Path) -> None:
+    directory = open_at(tmp_path)
+    log = log_in(directory)
+    fill(log, 30)
+    change = change_of(log)
+    write_cleaned(log, change)
+    swap.prepare(log.path, change, 100)
+    directory.close()
+    directory = open_at(tmp_path)
+    log = log_in(directory)
+    assert log.next_offset == 30
+    directory.close()
+    directory = open_at(tmp_path)
+    assert directory.is_as_left("orders", FIRST, 0)
+
+
 def test_the_layout_is_the_one_in_the_documentation(tmp_path: Path) -> None:
     directory = open_at(tmp_path)
     put(log_in(directory), b"x")
     directory.close()
 
     assert sorted(os.listdir(tmp_path)) == [
-        "clean", "high-watermarks", "lock", "log-starts", "meta.properties", "orders",
+        "clean", "high-watermarks", "lock", "log-starts", "meta.log-sizes", "meta.properties", "orders",
         "recovery-points", "running",
     ]  # fmt: skip
     assert sorted(os.listdir(tmp_path / "orders/partition-0")) == [
