@@ -16,7 +16,9 @@ from penstock.model.errors import InvalidConfig, StorageFault
 from penstock.node.settings import FLAGS, Settings, load_settings, render_toml
 
 _ONE_WISH_S: Final = 0.5
-_YOUNG_OBJECTS: Final = 10_000
+_YOUNG_OBJECTS: Final = (
+    10_000  # requests under way are no garbage: to look for it among them cost a busy leader 6 %
+)
 _REPEATABLE: Final = ("--listen", "--advertise")
 
 
@@ -126,7 +128,7 @@ async def _serve(settings: Settings) -> int:
         raise StorageFault(str(error)) from None
     gc.collect()
     gc.freeze()  # what lives from here on lives long: full collections need not look at it
-    gc.set_threshold(_YOUNG_OBJECTS)  # requests under way are no garbage: looked for there, it cost 6 % of a busy leader
+    gc.set_threshold(_YOUNG_OBJECTS)
     print(node.ready_line, flush=True)
     await stop.wait()
     await node.stop()

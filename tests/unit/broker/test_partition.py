@@ -27,6 +27,8 @@ class Listener:
     def grew(self, _partition: object, size_bytes: int) -> None:
         self.heard.append(("grew", size_bytes))
 
+    def settle(self) -> None: ...
+
     def changed(self, _partition: object) -> None:
         self.heard.append(("changed", 0))
 
@@ -319,9 +321,14 @@ def test_a_watcher_that_fails_keeps_nobody_else_from_hearing(
         def grew(self, _partition: object, _size_bytes: int) -> None:
             raise ZeroDivisionError
 
+    class Undecided(Listener):
+        def settle(self) -> None:
+            raise ZeroDivisionError
+
     first, second = engine.topic("pair", partitions=2)
     good = Listener()
     watch(first, Broken())
+    watch(first, Undecided())
     watch(second, good)
     for _ in range(2):
         engine.append(first)

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from penstock.kafka import answers as answers_module
 from penstock.kafka import connection as connection_module
 from penstock.kafka.hangup import HangUp
+from penstock.kafka.outbox import Outbox
 from penstock.model.errors import BrokerError, ErrorCode, StorageFault
 from penstock.wire.messages.sync_group import SyncGroupResponse
 from tests.support.stage import (
@@ -28,6 +29,7 @@ from tests.support.stage import (
     Asked,
     Peer,
     Stage,
+    answer_to,
     staged,
 )
 
@@ -74,6 +76,28 @@ def test_answers_leave_in_the_order_of_requests_whatever_is_known_first(
     stage.finish(first)
     peer.exchange()
     assert peer.numbers() == [0, 1, 2, 3, 5]
+
+
+def test_answers_that_are_known_together_leave_together(
+    stage: Stage, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        peer.ask(number, LATER)
+    peer.exchange()
+    flushed: list[int] = []
+    flush = Outbox.flush
+
+    def counted(outbox: Outbox) -> None:
+        flushed.append(len(outbox.chunks))
+        flush(outbox)
+
+    monkeypatch.setattr(Outbox, "flush", counted)
+    for one in stage.waiting(peer):
+        one.done.set_result(answer_to(one))
+    stage.tick()
+    peer.exchange()
+    assert peer.numbers() == [0, 1, 2]
+    assert flushed == [3]
 
 
 @pytest.mark.parametrize("kind", [HELD, RUNNING])

@@ -166,6 +166,14 @@ def test_a_fetch_waits_for_its_bytes_over_all_its_partitions(
     assert [watchers(partition(engine, key)) for key in (A0, A1, B0)] == [0, 0, 0]
 
 
+def test_one_answer_tells_of_all_that_grew_in_a_tick(engine: Engine, reader: Reader) -> None:
+    waits = wait(reader, {A0: Part(), B0: Part()}, min_bytes=1)
+    append(engine, A0)
+    append(engine, B0)
+    engine.tick()
+    assert counts(reader, waits.result()) == {A0: 1, B0: 1}
+
+
 def test_when_its_time_is_up_a_fetch_gets_what_there_is(engine: Engine, reader: Reader) -> None:
     append(engine, A0)
     waits = wait(reader, {A0: Part(), B0: Part()}, min_bytes=ALL, max_wait_ms=1)
