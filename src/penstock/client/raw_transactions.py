@@ -33,6 +33,11 @@ from penstock.wire.messages.find_coordinator import (
     FindCoordinatorResponse,
 )
 from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from penstock.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+)
 from penstock.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -56,6 +61,7 @@ _OLD_ADD: Final = 3  # the last versions in which a client adds partitions itsel
 _OLD_PRODUCE: Final = 11
 _OLD_OFFSETS: Final = 4
 _OLD_END: Final = 4
+_BY_NAME: Final = 9  # the last OffsetFetch that names topics
 _FENCED: Final = frozenset(
     {
         ErrorCode.PRODUCER_FENCED,
@@ -162,7 +168,7 @@ async def commit_offsets(
     *,
     timeout_ms: int | None = None,
 ) -> None:
-    """The group has these offsets if and when the transaction commits."""
+    """The group has these offsets if and when the transaction commits. Their topics must be of this cluster."""
     await _add_group(pool, session, group_id, timeout_ms)
     request = TxnOffsetCommitRequest(
         transactional_id=session.transactional_id,
@@ -187,6 +193,30 @@ async def commit_offsets(
                 _check(row.error_code, None, f"offset of {topic.name}-{row.partition_index}")
 
     await _at_coordinator(pool, _GROUP, group_id, attempt, timeout_ms)
+
+
+async def committed_offsets(
+    pool: Pool, group_id: str, *, timeout_ms: int | None = None
+) -> dict[TopicPartition, OffsetToCommit]:
+    """What the group has, once no transaction that would change it is under way: was the last one committed?"""
+    asked = [OffsetFetchRequestGroup(group_id=group_id, topics=None)]
+    request = OffsetFetchRequest(groups=asked, require_stable=True)
+
+    async def attempt(broker_id: int, deadline: Deadline) -> dict[TopicPartition, OffsetToCommit]:
+        answer = await pool.once(
+            Broker(broker_id), request, OffsetFetchResponse, deadline, at_most=_BY_NAME
+        )
+        (group,) = answer.groups
+        _check(group.error_code, None, f"group {group_id!r}")
+        found = {}
+        for topic in group.topics:
+            for row in topic.partitions:
+                place = TopicPartition(topic.name, row.partition_index)
+                _check(row.error_code, None, f"offset of {place}")
+                found[place] = OffsetToCommit(row.committed_offset, row.metadata)
+        return found
+
+    return await _at_coordinator(pool, _GROUP, group_id, attempt, timeout_ms)
 
 
 async def end(
