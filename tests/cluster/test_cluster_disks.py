@@ -60,6 +60,11 @@ def led_by(cluster: ClusterOfServers, number: int) -> list[int]:
     return [index for index in range(3) if cluster.leader_of(TOPIC, index) == number]
 
 
+def isr_expansions(cluster: ClusterOfServers) -> float:
+    name = "kafka_server_replicamanager_isrexpands_total"
+    return sum(server.metric(name) for server in cluster.servers.values())
+
+
 def test_a_full_disk_stops_no_partition_for_long_and_is_taken_up_again_by_itself(
     small: ClusterOfServers, small_disk: PrivateDisk, rng: Random
 ) -> None:
@@ -69,12 +74,16 @@ def test_a_full_disk_stops_no_partition_for_long_and_is_taken_up_again_by_itself
         filled_ns = time.monotonic_ns()
         small_disk.fill(leave_bytes=ROOM_BYTES)
         until(lambda: is_full(small), "it is full")
-        until(lambda: left_the_isr(small, FILLED, followed), "it lags")
+        until(lambda: left_the_isr(small, FILLED, [led, *followed]), "it lags")
         work.await_progress()  # also where it led
-        work.silence_s(filled_ns)
+        assert work.silence_s(filled_ns) < LAG_MS / 1000 + SILENCE_S
+        expansions = isr_expansions(small)
         assert small.leader_of(TOPIC, led) != FILLED, "another, with room, leads"
         assert FILLED in small.running
         assert read_all(small.bootstrap, TOPIC, led), "reads are served"
+        work.load.await_more(500)
+        assert isr_expansions(small) == expansions, "nobody waits for it again while it has no room"
+        assert left_the_isr(small, FILLED, [led, *followed])
 
         small_disk.make_room()
         until(lambda: not is_full(small), "it notices the room")

@@ -222,11 +222,11 @@ class Fetcher:
         config = self._config
         epoch = self._cluster.epoch
         wanted, self._to_ask = self._to_ask, {}
-        if not self._partitions or not epoch:  # nothing to do, or no session that would let us
+        if not self._partitions or not epoch or not self._has_room:
             self._to_ask = wanted
             self._unanswered_since_s = None
-            if not epoch:
-                self._loop.call_later(_RETRY_S, self._send)
+            if self._partitions:  # no session that would let us, or no room for what we would get
+                self._loop.call_later(_RETRY_S if not epoch else _LONGEST_RETRY_S, self._send)
             return None
         topics = self._topics(wanted)
         if not topics and not self._session_id:
@@ -245,6 +245,11 @@ class Fetcher:
         if self._session_id:
             self._session_epoch += 1
         return request
+
+    @property
+    def _has_room(self) -> bool:
+        """Who asks is taken for one that keeps up, and holds producers up again when it does not (L4)."""
+        return next(iter(self._partitions)).has_room
 
     def _topics(self, wanted: Iterable[_Followed]) -> list[FetchTopic]:
         topics: dict[bytes, FetchTopic] = {}

@@ -41,6 +41,11 @@ class Partition(MirroredPartition):
             self.wake()
 
     @property
+    def has_room(self) -> bool:
+        """Whether the disk takes what would be fetched."""
+        return self._host.unable is None
+
+    @property
     def fetch_offset(self) -> int:
         """From where to fetch: all below is here, and as safe as the topic asks for."""
         return self._own_end(self.log)

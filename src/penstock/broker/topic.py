@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from penstock.broker.metrics import TopicMetrics
 from penstock.metadata.image import INTERNAL_TOPICS
 from penstock.model.configs import TopicConfig
-from penstock.model.errors import DiskFull, StorageFault
+from penstock.model.errors import BrokerError, DiskFull, StorageFault
 from penstock.model.ids import TopicId
 from penstock.storage.files import FileSlice
 from penstock.storage.log import AbortedTxn, Log
@@ -87,6 +87,10 @@ class Host(Protocol[P_contra]):
     def open_log(self, partition: P_contra) -> Log: ...
     def saved_high_watermark(self, partition: P_contra) -> int:
         """As it was last written down; 0: never."""
+
+    @property
+    def unable(self) -> BrokerError | None:
+        """Why appends cannot be taken now."""
 
     def refuse_when_unable(self) -> None:
         """Raise when appends cannot be taken now: the disk is full or the directory is offline."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker import housekeeping, yielding
+from penstock.broker import fetcher, housekeeping, yielding
 from penstock.broker.replicas import Replicas
 from penstock.metadata.config_changes import ConfigOp, Op, Resource
 from penstock.model.errors import DiskFull
@@ -21,6 +21,7 @@ def _brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(yielding, "_LOOK_S", 0.005)
         patch.setattr(housekeeping, "_DISK_S", 3600)
+        patch.setattr(fetcher, "_LONGEST_RETRY_S", 0.05)
         with several_brokers(tmp_path_factory.mktemp("several")) as started:
             yield started
 
@@ -62,6 +63,17 @@ def test_another_leads_and_the_full_one_follows(brokers: Several) -> None:
     brokers.until(lambda: brokers.leader(TOPIC) == 2)
     brokers.until(lambda: brokers.partition(TOPIC, at=1).leader_id == 2)
     assert brokers.partition(TOPIC, at=1).failure is None, "nothing is wrong with what it has"
+
+
+def test_it_is_not_taken_for_in_sync_before_it_has_room(brokers: Several) -> None:
+    """It has all that is committed, but the next record would wait for it."""
+    fill(brokers, 1)
+    brokers.until(lambda: brokers.partition(TOPIC, at=1).leader_id == 2)
+    for _ in range(10):
+        wait_a_little(brokers)
+    assert state(brokers).isr == (2, 3)
+    brokers.call(replicas(brokers, 1).disk_has_room)
+    brokers.until(lambda: set(state(brokers).isr) == {1, 2, 3})
 
 
 def test_a_follower_that_is_full_changes_nobodys_lead(brokers: Several) -> None:
