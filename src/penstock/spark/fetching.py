@@ -37,6 +37,7 @@ _MAX_FETCH_BYTES: Final = 1 << 28
 _LAST_WITHOUT_IDS: Final = 12  # from version 13 on a topic is named by its id
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
+_LEAVE_S: Final = 5.0
 _ANSWERS_BEFORE_GONE: Final = 5  # a broker may learn of a topic later than others
 _LENGTH: Final = Struct(">i")
 _MAGIC_AT: Final = 16
@@ -87,7 +88,7 @@ class RangeReader:
         self._stopping.set()
         self._free.put(None)
         self._leader.abort()
-        self._thread.join()
+        self._thread.join(_LEAVE_S)  # it may be connecting, and is no one's care any more
 
     def __iter__(self) -> Iterator[Fetched]:
         while (item := self._filled.get()) is not None:
@@ -152,8 +153,12 @@ class RangeReader:
 
     def _step_over(self, position: int) -> int | None:
         """Where to read on instead; None: nothing of the range is left."""
-        first, end = self._leader.bounds()
         wanted = self._wanted
+        try:
+            first, end = self._leader.bounds()
+        except _Gone as gone:
+            self._lost(position, wanted.end, str(gone))
+            return None
         if position >= end or first >= wanted.end:
             self._lost(position, wanted.end, f"the log has offsets {first} to {end - 1} now")
             return None
@@ -221,7 +226,12 @@ class _Leader:
     def bounds(self) -> tuple[int, int]:
         """The offset of the first record, and the one after the last."""
         cluster, partition = self._asked(), self._partition
-        return cluster.earliest([partition])[partition], cluster.latest([partition])[partition]
+        try:
+            return cluster.earliest([partition])[partition], cluster.latest([partition])[partition]
+        except ClientError as error:
+            if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise self._deleted() from None
+            raise
 
     def _ask(self, position: int, size_bytes: int, buffer: Buffer) -> PartitionData:
         connection = self._connected()
@@ -261,7 +271,7 @@ class _Leader:
         if location is None:
             self._absences += 1
             if self._absences >= _ANSWERS_BEFORE_GONE:
-                raise _Gone(f"topic {self._partition.topic!r} was deleted")
+                raise self._deleted()
             raise _not_now(f"{self._partition} does not exist at the moment")
         if location.topic_id != self._topic_id and NO_TOPIC_ID not in (
             location.topic_id,
@@ -272,6 +282,9 @@ class _Leader:
             raise _not_now(f"{self._partition} has no leader at the moment")
         self._address = location.leader
         return location.leader
+
+    def _deleted(self) -> "_Gone":
+        return _Gone(f"topic {self._partition.topic!r} was deleted")
 
     def _asked(self) -> Cluster:
         if self._cluster is None:

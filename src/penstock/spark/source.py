@@ -1,7 +1,8 @@
 """What `format("penstock")` reads: plans made on the driver, and Arrow batches that tasks read and decode.
 
 Readers are pickled, so nothing is opened before it is asked for. A plan is a function of the offsets that it is given
-and of what the brokers say; where a query stands is kept by Spark's checkpoint alone.
+and of what the brokers say; where a query stands is kept by Spark's checkpoint alone. A reader does not see that: until the
+first batch is in it, a query that is started again takes `latest`, or a timestamp, anew.
 """
 
 import logging
@@ -131,7 +132,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._cluster: Cluster | None = None
         self._known = _Known(self._options.subscription, self._options.metadata_ttl_ms)
         self._latest: Offsets = {}
-        self._target: Offsets | None = None  # of Trigger.AvailableNow
+        self._has_end = False  # Trigger.AvailableNow
+        self._target: Offsets | None = None  # where it ends
         self._last_trigger_s: float | None = None
         self._published: Offsets = {}
 
@@ -141,7 +143,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return to_json(resolved(self._connected(), locations, starting, "starting", or_latest))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._connected().latest(self._known.locations(self._connected()))
+        """The end is what there is when the first offset is asked for: only then is known what was read before."""
+        self._has_end = True
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Spark gives it back to `latestOffset`, or says that there is none."""
@@ -153,7 +156,9 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def latestOffset(self, start: OffsetJson, limit: ReadLimit) -> OffsetJson:
         begin = from_json(start)
         self._publish(begin)  # all of it was processed
-        self._latest = self._target if self._target is not None else self._now(begin)
+        self._latest = self._target or self._now(begin)
+        if self._has_end:
+            self._target = self._latest
         earliest = self._connected().earliest(self._latest.keys() - begin.keys())
         if self._options.fetching.fail_on_data_loss:  # before the end is written to the checkpoint
             self._report(stream_ranges(begin, self._latest, earliest).losses)
@@ -206,7 +211,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if isinstance(limit, ReadAllAvailable):
             return latest
         least = self._options.min_offsets_per_trigger
-        if least is not None and self._target is None:
+        if least is not None and not self._has_end:
             now_s, delay_s = time.monotonic(), self._options.max_trigger_delay_ms / 1000
             is_due = self._last_trigger_s is None or now_s - self._last_trigger_s >= delay_s
             if not is_due and available(start, latest, earliest) < least:

@@ -1,0 +1,115 @@
+"""Spark's own connector, from Maven Central, gives the same rows as ours for the same queries."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark import both_connectors
+from tests.spark.topics import Create, Sent, numbered, produce, transactions
+from tests.support.command import environment
+from tests.support.server import Server
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+
+FETCH_S = 300
+RUN_S = 500
+
+# Ever older: a registry may lack the newest connector, or the newest of its parts.
+VERSIONS = (("4.3.0", "4.3.0"), ("4.2.0", "4.2.0"), ("4.2.0", "4.1.0-preview1"))
+DEPENDENCY = """<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>
+<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>"""
+POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+<modelVersion>4.0.0</modelVersion><groupId>t</groupId><artifactId>t</artifactId><version>1</version>
+<dependencies>{}</dependencies></project>"""
+
+
+def pom(connector: str, tokens: str) -> str:
+    parts = (
+        ("org.apache.spark", "spark-sql-kafka-0-10_2.13", connector),
+        ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", tokens),
+        ("org.apache.kafka", "kafka-clients", "3.9.1"),
+        ("org.apache.commons", "commons-pool2", "2.12.1"),
+    )
+    return POM.format("".join(DEPENDENCY.format(group=g, name=n, version=v) for g, n, v in parts))
+
+
+@pytest.fixture(scope="module")
+def jars(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """Skipped only where they cannot be had."""
+    if shutil.which("mvn") is None:
+        pytest.skip("mvn is not installed")
+    home = tmp_path_factory.mktemp("connector")
+    reason = ""
+    for versions in VERSIONS:
+        (home / "pom.xml").write_text(pom(*versions))
+        words = ("mvn", "-q", "dependency:copy-dependencies", "-DoutputDirectory=lib")
+        done = subprocess.run(
+            words, cwd=home, capture_output=True, text=True, timeout=FETCH_S, check=False
+        )
+        if done.returncode == 0:
+            yield [str(path) for path in sorted((home / "lib").glob("*.jar"))]
+            return
+        reason = done.stdout[:300]
+    pytest.skip(f"Spark's own connector cannot be fetched: {reason}")
+
+
+def asked(bootstrap: str, plain: str, txn: str) -> dict[str, Any]:
+    base = {"kafka.bootstrap.servers": bootstrap, "subscribe": plain}
+    offsets = {"0": 7, "1": -2, "2": 3}
+    ends = {"0": 20, "1": -1, "2": 4}
+    stamp = 1_700_000_000_000
+
+    def batch(**options: object) -> dict[str, Any]:
+        texts = {name.replace("__", "."): str(value) for name, value in options.items()}
+        return {"kind": "batch", "options": {**base, **texts}}
+
+    def stream(**options: object) -> dict[str, Any]:
+        return {**batch(startingOffsets="earliest", **options), "kind": "stream"}
+
+    return {
+        "all": batch(),
+        "headers": batch(includeHeaders="true"),
+        "offsets": batch(
+            startingOffsets=json.dumps({plain: offsets}), endingOffsets=json.dumps({plain: ends})
+        ),
+        "timestamps": batch(startingTimestamp=stamp + 100, endingTimestamp=stamp + 200),
+        "split": batch(minPartitions=7, maxRecordsPerPartition=60),
+        "transactions": batch(subscribe=txn),
+        "committed": batch(subscribe=txn, kafka__isolation__level="read_committed"),
+        "limited": stream(maxOffsetsPerTrigger=100),
+        "streamed": stream(subscribe=txn, kafka__isolation__level="read_committed"),
+    }
+
+
+def test_both_connectors_give_the_same_rows(
+    broker: Server, topic: Create, jars: list[str], tmp_path: Path
+) -> None:
+    plain, txn = topic("same", partitions=3), topic("same-txn")
+    produce(broker, plain, numbered(300, partitions=3), compression_type="zstd")
+    produce(broker, plain, [Sent(None, None), Sent(b"", b"", headers=(("a", b"1"), ("b", None)))])
+    transactions(broker, txn, [True, False, True])
+    queries = asked(broker.bootstrap, plain, txn)
+
+    done = subprocess.run(
+        [sys.executable, both_connectors.__file__],
+        input=json.dumps({"jars": jars, "home": str(tmp_path), "queries": queries}),
+        capture_output=True,
+        text=True,
+        env=environment(PYSPARK_PYTHON=sys.executable),
+        timeout=RUN_S,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr[-4000:]
+    answers = json.loads(done.stdout.rsplit("ANSWERS ", 1)[1])
+    assert answers.keys() == queries.keys()
+    for name, answer in answers.items():
+        assert answer["penstock"] == answer["kafka"], name
+    assert len(answers["all"]["kafka"]["rows"]) == 302
+    assert len(answers["limited"]["kafka"]["batches"]) == 4
