@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSource
 
 
 class DefaultSource(DataSource):
-    """`penstock` as a batch and streaming source, with the schema and options of Spark's own `kafka` source."""
+    """`penstock` as a batch and streaming source and sink, with the schema and options of Spark's own `kafka`."""
 
     @classmethod
     def name(cls) -> str:
@@ -30,3 +30,13 @@ class DefaultSource(DataSource):
         from penstock.spark.source import StreamReader
 
         return StreamReader(self.options, schema)
+
+    def writer(self, schema: Any, overwrite: bool) -> Any:
+        from penstock.spark.sink import make_writer
+
+        return make_writer(schema, self.options, overwrite)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:
+        from penstock.spark.sink import make_stream_writer
+
+        return make_stream_writer(schema, self.options, overwrite)
