@@ -346,3 +346,30 @@ def test_a_leader_that_lost_the_end_of_its_log_while_all_were_down_does_not_cut_
             work.finish()
             assert not any(cluster.events("committed-records-cut").values())
             assert not work.load.errors
+
+
+def test_a_bit_flipped_above_all_marks_while_all_were_down_does_not_cut_the_others(
+    tmp_path: Path, rng: Random
+) -> None:
+    """Nothing was synced, no high watermark was noted: but no crash of a process flips a bit (L3, E3)."""
+    never_ms = 3_600_000
+    settings = {
+        "log.flush.offset.checkpoint.interval.ms": never_ms,
+        "log.flush.start.offset.checkpoint.interval.ms": never_ms,
+        "replica.high.watermark.checkpoint.interval.ms": never_ms,
+    }
+    with ClusterOfServers(tmp_path, 3, settings) as cluster:
+        create_led_by(cluster, VICTIM, 1)
+        server = cluster.servers[VICTIM]
+        with loaded(cluster, rng) as work:
+            work.load.await_more(300)
+            cluster.kill_all()
+            (file,) = server.segments(TOPIC)
+            flip_value(file)
+            cluster.start_all()
+            until(lambda: was_rebuilt(server), "it is built anew")
+            cluster.wait_healthy()
+            work.await_progress()
+            work.finish()
+            assert not any(cluster.events("committed-records-cut").values())
+            assert not work.load.errors

@@ -40,12 +40,15 @@ class Repair:
 
     def fell_short(self, partition: Partition, committed: int) -> None:
         """Its log lacks what was committed. Only other replicas can have that; of a single one the rest is served."""
-        state = self._state(partition)
-        if state is not None and len(state.replicas) > 1:
+        if self.has_copies(partition):
             end = partition.log.next_offset
             partition.storage_failed(
                 DamagedLog(f"its log ends at offset {end}; up to {committed} was committed")
             )
+
+    def has_copies(self, partition: Partition) -> bool:
+        state = self._state(partition)
+        return state is not None and len(state.replicas) > 1
 
     @property
     def waiting_count(self) -> int:

@@ -75,6 +75,7 @@ class Replicas:
         self._outdated_marks = False  # high watermarks are written down that logs no longer reach
         self.throttles: Throttles | None = None
         self.on_damage: Callable[[Partition], None] | None = None
+        self.has_copies: Callable[[Partition], bool] | None = None  # whether it has other replicas
         self.on_shortfall: Callable[[Partition, int], None] | None = None
         self.replication: Replication | None = None  # what partitions with other replicas need
         self.is_cut_off = False  # from the metadata store: others may lead by now (B5)
@@ -313,8 +314,11 @@ class Replicas:
     def open_log(self, partition: Partition) -> Log:
         if self.is_offline:
             self.refuse_when_unable()
-        topic = partition.topic
-        return self.directory.log_for(topic.name, topic.id, partition.index, topic.config)
+        topic, index = partition.topic, partition.index
+        has_copies = self.has_copies is not None and self.has_copies(partition)
+        return self.directory.log_for(
+            topic.name, topic.id, index, topic.config, has_copies=has_copies
+        )
 
     def grew(self, partition: Partition) -> None:
         self._grown.append(partition)

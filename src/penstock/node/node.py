@@ -153,6 +153,7 @@ class Node:
         replicas.replication = self._isr
         self._repair = Repair(replicas, cluster, followers)
         replicas.on_damage = self._repair.failed
+        replicas.has_copies = self._repair.has_copies
         replicas.on_shortfall = self._repair.fell_short
         hosting = Hosting(replicas, cluster, followers)
         hosting.begin()

@@ -213,8 +213,19 @@ class DataDirectory:
     def partition_path(self, topic: str, partition: int) -> str:
         return f"{self.path}/{names.directory_of(topic)}/partition-{partition}"
 
-    def log_for(self, topic: str, topic_id: TopicId, partition: int, config: TopicConfig) -> Log:
-        """The log of a partition, opened and recovered at first use. Raises DamagedLog, StorageFault."""
+    def log_for(
+        self,
+        topic: str,
+        topic_id: TopicId,
+        partition: int,
+        config: TopicConfig,
+        *,
+        has_copies: bool = False,
+    ) -> Log:
+        """The log of a partition, opened and recovered at first use. Raises DamagedLog, StorageFault.
+
+        `has_copies`: other replicas may have what is damaged in this one.
+        """
         logs = self._logs.get(topic)
         log = logs.get(partition) if logs is not None else None
         if log is not None and log.topic_id == topic_id:
@@ -222,7 +233,7 @@ class DataDirectory:
         if log is not None:
             log.abandon()
         self._set_aside_stranger(topic, topic_id, partition)
-        past = self._past_of(topic_id, partition)
+        past = self._past_of(topic_id, partition)._replace(has_copies=has_copies)
         topic_path = f"{self.path}/{names.directory_of(topic)}"
         log = open_log(self.files, topic_path, partition, topic_id, config, past)
         self._logs.setdefault(topic, {})[partition] = log

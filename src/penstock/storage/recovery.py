@@ -32,6 +32,7 @@ class Past(NamedTuple):
     start_offset: int | None = None  # None: never written down
     has_gaps: bool = False  # offsets may be missing between batches
     size_bytes: int | None = None  # of all segments, if it ended well; None: never written down
+    has_copies: bool = False  # other replicas may have what this one lacks
 
 
 class Recovery(NamedTuple):
@@ -146,13 +147,23 @@ def _refuse_loss(segment: Segment, damage: Damage, past: Past, is_last: bool) ->
             return
         known = "how far it was synced is not known"
     elif damage.lowest_offset >= point:
-        return
+        if _is_torn(damage, past, is_last):
+            return
+        known = "and a crash of the process leaves no more than a short last batch"
     else:
         known = f"it was synced to offset {point}"
     raise DamagedLog(
         f"{segment.file.path}: damaged at byte {damage.position} (offset {damage.offset}): "
         f"{damage.reason}; {known}. {REMEDY}"
     )
+
+
+def _is_torn(damage: Damage, past: Past, is_last: bool) -> bool:
+    """Whether the end of the last run explains it. What it does not may have been acknowledged, and is not to be
+    dropped where it can be had elsewhere (L3)."""
+    if past.ending is not Ending.PROCESS_CRASH or not past.has_copies:
+        return True
+    return is_last and damage.at_end
 
 
 def _drop(segments: list[Segment], number: int, damage: Damage) -> int:

@@ -59,8 +59,9 @@ def reopened(
     start: int | None = None,
     config: TopicConfig = SMALL,
     disk: Disk | None = None,
+    has_copies: bool = False,
 ) -> Log:
-    past = Past(ending, point, start)
+    past = Past(ending, point, start, has_copies=has_copies)
     return open_log(OpenFiles(100, disk), f"{path}/t", 0, TOPIC_ID, config, past)
 
 

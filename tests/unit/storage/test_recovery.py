@@ -172,6 +172,45 @@ def test_a_flipped_bit_below_the_recovery_point_is_named_and_nothing_is_dropped(
     assert last.read_bytes() == before
 
 
+def wrong_checksum(files: list[Path]) -> None:
+    flip(files[-1], files[-1].stat().st_size - 5)
+
+
+def no_header(files: list[Path]) -> None:
+    with files[-1].open("ab") as file:
+        file.write(b"\0" * 100)
+
+
+def short_before_the_last(files: list[Path]) -> None:
+    files[1].write_bytes(files[1].read_bytes()[:-1])
+
+
+def gap(files: list[Path]) -> None:
+    files[1].unlink()
+
+
+@pytest.mark.parametrize("damage", [wrong_checksum, no_header, short_before_the_last, gap])
+def test_what_no_crash_of_a_process_leaves_is_damage_where_there_are_copies(
+    tmp_path: Path, damage: Callable[[list[Path]], None]
+) -> None:
+    """Nothing of it was synced, and so it would be cut off."""
+    log = closed(tmp_path)
+    damage(paths(log))
+    before = [path.read_bytes() for path in paths(log)]
+    with pytest.raises(DamagedLog, match="no more than a short last batch"):
+        reopened(tmp_path, has_copies=True)
+    assert [path.read_bytes() for path in paths(log)] == before, "kept for whoever wants to know"
+    assert reopened(tmp_path, Ending.POWER_LOSS, has_copies=True).recovery.dropped_bytes
+
+
+def test_a_short_last_batch_is_no_damage_where_there_are_copies(tmp_path: Path) -> None:
+    log = closed(tmp_path)
+    last = paths(log)[-1]
+    last.write_bytes(last.read_bytes()[:-1])
+    found = reopened(tmp_path, has_copies=True)
+    assert (found.next_offset, values(found)[-1]) == (29, values(found)[28])
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_any_byte_below_the_recovery_point_that_is_scanned_is_guarded(data: st.DataObject) -> None:
