@@ -2,6 +2,7 @@
 every run unless SEED is set (tests/support/seed.py), since a lucky find must not stop somebody else's change."""
 
 import os
+import signal
 from random import Random
 
 import pytest
@@ -16,6 +17,11 @@ settings.register_profile(
     derandomize="SEED" not in os.environ,
 )
 settings.load_profile("house")
+
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # so a shell starts what it runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what we start must hear it
 
 
 @pytest.fixture
