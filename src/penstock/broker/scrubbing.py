@@ -14,13 +14,14 @@ from penstock.storage.segment import DamagedLog
 _log = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 1.0
+_LOGS_A_TURN: Final = 2000  # that are looked at before others have their turn
 
 
 class Scrubbing:
     def __init__(self, replicas: Replicas, cluster: Cluster) -> None:
         self._replicas = replicas
         self._cluster = cluster
-        self._round: Iterator[tuple[Partition, Scrub]] = iter(())
+        self._rounds = self._segments()
 
     def pause_s(self) -> float:
         return _PAUSE_S
@@ -30,9 +31,8 @@ class Scrubbing:
         left_bytes = self._cluster.config.penstock_scrub_bytes_per_second
         metrics = self._replicas.metrics.scrub
         while left_bytes > 0:
-            found = next(self._round, None)
+            found = next(self._rounds)
             if found is None:
-                self._round = self._segments()
                 return
             partition, scrub = found
             try:
@@ -49,14 +49,21 @@ class Scrubbing:
                 partition.log.scrubbed(scrub)
             left_bytes -= max(done_bytes, 1)
 
-    def _segments(self) -> Iterator[tuple[Partition, Scrub]]:
-        """Each closed segment of each open log, given again until it is done."""
-        for partition in list(self._replicas.open_partitions()):
-            after_offset = -1
-            while partition.failure is None:
-                scrub = partition.log.scrub(after_offset)
-                if scrub is None:
-                    break
-                while not scrub.done and partition.failure is None:
-                    yield partition, scrub
-                after_offset = scrub.next_offset
+    def _segments(self) -> Iterator[tuple[Partition, Scrub] | None]:
+        """For ever: each closed segment of each open log, given again until it is done. None: time for a pause."""
+        while True:
+            yield None
+            for number, partition in enumerate(list(self._replicas.open_partitions()), start=1):
+                yield from self._segments_of(partition)
+                if number % _LOGS_A_TURN == 0:
+                    yield None
+
+    def _segments_of(self, partition: Partition) -> Iterator[tuple[Partition, Scrub]]:
+        after_offset = -1
+        while partition.failure is None:
+            scrub = partition.log.scrub(after_offset)
+            if scrub is None:
+                return
+            while not scrub.done and partition.failure is None:
+                yield partition, scrub
+            after_offset = scrub.next_offset

@@ -1,5 +1,6 @@
 import pytest
 
+from penstock.broker import scrubbing as scrubbing_module
 from penstock.broker.partition import Partition
 from penstock.broker.scrubbing import Scrubbing
 from penstock.model.errors import BrokerError, ErrorCode
@@ -113,3 +114,14 @@ def test_a_new_round_begins_after_the_last_segment(
     run(engine, scrubbing, 2)
     run(engine, scrubbing, 1)
     assert engine.metrics.scrub.segments.value == 6
+
+
+def test_only_so_many_logs_are_looked_at_before_others_have_their_turn(
+    engine: Engine, scrubbing: Scrubbing, partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrubbing_module, "_LOGS_A_TURN", 1)
+    fill(engine, engine.partition("other", segment_bytes=1024), 7)
+    run(engine, scrubbing, 2)
+    assert engine.metrics.scrub.segments.value == len(partition.log.segments) - 1
+    run(engine, scrubbing, 1)
+    assert engine.metrics.scrub.segments.value == 2 * (len(partition.log.segments) - 1)
