@@ -130,7 +130,6 @@ def _agree_unless_impossible(batch: bytearray) -> None:
         (b"\x0c\x00\x00\x80\x80\x80\x80\x80\x00", 1),
         (b"\x0c\x00\x00\xff\xff\xff\xff\x7f\x00", 1),
         (b"\x80" * 20, 1),
-        (b"\x22\x00" + b"\xff" * 9 + b"\x02\x00\x01\x01\x00\x00\x00", 1),  # 65 bits of time
         (b"", 1),
         (b"\x02\x00", 1),
     ],
@@ -139,6 +138,40 @@ def test_a_malformed_record_is_corrupt(data: bytes, count: int) -> None:
     _agree(_around(data, count))
     with pytest.raises(CorruptBatch, match="batch at offset 0: "):
         decoded(_around(data, count))
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        varint((1 << 31) - 1),  # far outside
+        varint(1 << 30),
+        varint(-(1 << 40)),  # null, if it were not too long
+        b"\xff\xff\xff\xff\x7f",  # likewise, in five bytes
+        b"\xff\xff\xff\xff\x1f",
+        b"\xff" * 9 + b"\x03",
+    ],
+)
+@pytest.mark.parametrize("place", range(5))
+def test_a_length_that_cannot_be_is_corrupt_wherever_it_stands(place: int, number: bytes) -> None:
+    lengths = [
+        b"\x01",
+        b"\x01",
+        b"\x02",
+        b"\x00",
+        b"\x01",
+    ]  # key, value, headers; key and value of one
+    lengths[place] = number
+    body = b"\x00\x00\x00" + b"".join(lengths)
+    for data in (varint(len(body)) + body, number + body):
+        _agree(_around(data, 1))
+        with pytest.raises(CorruptBatch):
+            decoded(_around(data, 1))
+
+
+def test_a_time_delta_of_65_bits_is_corrupt() -> None:
+    body = b"\x00" + b"\xff" * 9 + b"\x02" + b"\x00\x01\x01\x00"
+    with pytest.raises(CorruptBatch):
+        decoded(_around(varint(len(body)) + body, 1))
 
 
 @pytest.mark.parametrize("time_ms", [(1 << 63) - 1, -(1 << 63), -1, 63, 64, 8191, 8192])
@@ -203,7 +236,12 @@ def test_gathering_never_leaves_its_buffers(
     ends = np.cumsum([0, *(size for _, size in places)]).astype(np.int32)
     around = np.zeros(room + 200, np.uint8)
     source = np.frombuffer(b"\x07" * 100 + data + b"\x07" * 100, np.uint8)[100 : 100 + len(data)]
-    column_kernels.gather(source, starts, ends, around[100 : 100 + room])
+    code = column_kernels.gather(source, starts, ends, around[100 : 100 + room])
+    within = all(
+        size <= 0 or (0 <= start <= len(data) - size and 0 <= at <= room - size)
+        for (start, size), at in zip(places, ends.tolist(), strict=False)
+    )
+    assert code == (column_kernels.DONE if within else column_kernels.CORRUPT)
     assert not around[:100].any()
     assert not around[100 + room :].any()
 
