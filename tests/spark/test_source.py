@@ -24,7 +24,7 @@ from tests.spark.topics import (
     values,
 )
 from tests.support.command import environment
-from tests.support.server import Server
+from tests.support.server import Server, until
 
 pytestmark = pytest.mark.spark
 
@@ -130,25 +130,28 @@ def test_only_committed_records_are_read_when_asked(
     assert all(a["offset"] < b["offset"] for a, b in itertools.pairwise(everything))
 
 
-def test_a_compacted_topic_gives_what_is_left(
-    queries: Queries, broker: Server, topic: Create
-) -> None:
-    name = topic(
-        "compacted",
-        cleanup_policy="compact",
-        segment_bytes=2000,
-        min_cleanable_dirty_ratio=0.0,
-        max_compaction_lag_ms=1,
-    )
-    messages = [Sent(b"k%d" % (n % 5), b"value %d" % n) for n in range(400)]
-    written = produce(broker, name, messages, batch_num_messages=10)
+def test_a_compacted_topic_gives_what_is_left(spark: Any, tmp_path: Path) -> None:
+    with Server(tmp_path, {"log.cleaner.backoff.ms": 50}) as own:
+        name = own.create_topic(
+            "compacted",
+            cleanup_policy="compact",
+            segment_bytes=4000,
+            min_cleanable_dirty_ratio=0.01,
+        )
+        messages = [Sent(b"k%d" % (n % 5), b"value %d" % n) for n in range(1000)]
+        written = produce(own, name, messages, batch_num_messages=10)
 
-    rows = by_place(queries.read(name).collect())
+        def size_bytes() -> int:
+            return sum(path.stat().st_size for path in own.segments(name))
 
+        until(lambda: size_bytes() < 12_000, "most of it is compacted away")
+        rows = by_place(Queries(spark, own, tmp_path).read(name, minPartitions=4).collect())
+
+    assert len(rows) < 900
     assert rows.keys() <= written.keys()
     assert all(bytes(rows[place]["value"]) == written[place].value for place in rows)
     latest = {bytes(row["key"]): bytes(row["value"]) for _, row in sorted(rows.items())}
-    assert latest == {b"k%d" % n: b"value %d" % (395 + n) for n in range(5)}
+    assert latest == {b"k%d" % n: b"value %d" % (995 + n) for n in range(5)}
 
 
 def test_large_partitions_are_split_without_loss(

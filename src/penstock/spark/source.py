@@ -136,6 +136,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._target: Offsets | None = None  # where it ends
         self._last_trigger_s: float | None = None
         self._published: Offsets = {}
+        self._topic_ids: dict[str, bytes] = {}
 
     def initialOffset(self) -> OffsetJson:
         locations = self._known.locations(self._connected())
@@ -172,7 +173,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if begin == finish:
             return []
         cluster = self._connected()
-        locations = self._known.locations(cluster, but_for=_topics(finish))
+        locations = self._locations(finish)
         new = finish.keys() - begin.keys()
         planned = stream_ranges(begin, finish, cluster.earliest(new & locations.keys()))
         self._report(planned.losses)
@@ -193,10 +194,23 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             self._cluster = Cluster(self._options.fetching)
         return self._cluster
 
+    def _locations(self, offsets: Offsets) -> dict[TopicPartition, Location]:
+        """Of what is subscribed to. A topic of `offsets` that is missing is a loss, and not a wrong name."""
+        topics = {partition.topic for partition in offsets}
+        locations = self._known.locations(self._connected(), but_for=topics)
+        ids = {partition.topic: location.topic_id for partition, location in locations.items()}
+        before, self._topic_ids = self._topic_ids, {**self._topic_ids, **ids}
+        self._report(
+            f"topic {topic!r} was deleted and created again while it was read"
+            for topic, topic_id in ids.items()
+            if topic in topics and before.get(topic, topic_id) != topic_id
+        )
+        return locations
+
     def _now(self, start: Offsets) -> Offsets:
         """Where each partition ends. One that ends before `start` is asked again: it may be a leader that is new."""
         cluster, how = self._connected(), self._options.fetching
-        locations = self._known.locations(cluster, but_for=_topics(start))
+        locations = self._locations(start)
         latest = cluster.latest(locations)
         for _ in range(how.offset_attempts - 1):
             if all(offset >= start.get(partition, 0) for partition, offset in latest.items()):
@@ -290,11 +304,6 @@ def _at(cluster: Cluster, timestamps_ms: Offsets, or_latest: bool) -> Offsets:
                 "to start at its end, set startingOffsetsByTimestampStrategy to latest"
             )
     return found
-
-
-def _topics(offsets: Offsets) -> set[str]:
-    """Those that were there once: should one be gone, that is a loss, and not a wrong name."""
-    return {partition.topic for partition in offsets}
 
 
 def _checked(shape: Shape, schema: Any) -> Shape:

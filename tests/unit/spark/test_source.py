@@ -36,6 +36,7 @@ class FakeCluster:
     published: ClassVar[list[tuple[str, Offsets]]]
     questions: ClassVar[int]
     refuses: ClassVar[bool]
+    topic_id: ClassVar[bytes]
 
     def __init__(self, _: object) -> None:
         pass
@@ -45,7 +46,7 @@ class FakeCluster:
     ) -> dict[TopicPartition, Location]:
         del but_for
         type(self).questions += 1
-        return dict.fromkeys(self.ends, Location(Address("h", 1), b"i" * 16))
+        return dict.fromkeys(self.ends, Location(Address("h", 1), self.topic_id))
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
         return {p: self.starts.get(p, 0) for p in partitions}
@@ -69,6 +70,7 @@ class FakeCluster:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> type[FakeCluster]:
     FakeCluster.starts, FakeCluster.ends = {}, {T0: 100, T1: 50}
     FakeCluster.published, FakeCluster.questions, FakeCluster.refuses = [], 0, False
+    FakeCluster.topic_id = b"1" * 16
     monkeypatch.setattr(source, "Cluster", FakeCluster)
     return FakeCluster
 
@@ -246,3 +248,15 @@ def test_options_without_effect_are_told(caplog: pytest.LogCaptureFixture) -> No
     stream(kafka__max__poll__records="5")
 
     assert "option kafka.max.poll.records has no effect on this query" in caplog.text
+
+
+def test_a_topic_that_was_made_again_is_a_loss_even_if_it_has_grown(
+    cluster: type[FakeCluster],
+) -> None:
+    reader = stream()
+    end = reader.latestOffset({"t": {"0": 0, "1": 0}}, ALL)
+    cluster.topic_id = b"2" * 16
+    cluster.ends = {T0: 1000, T1: 1000}
+
+    with pytest.raises(DataLoss, match="topic 't' was deleted and created again while it was read"):
+        reader.latestOffset(end, ALL)
