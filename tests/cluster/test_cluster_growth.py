@@ -194,6 +194,9 @@ def test_a_broker_leaves_under_load_and_nothing_is_lost(cluster: ClusterOfServer
         assert (done["replicas_left"], done["refused"]) == (0, [])
         load.await_more()
     assert all(2 not in chosen for chosen in replicas_of(cluster, "t", 4))
+    cluster.create_topic("new", partitions=6, replicas=2)
+    assert all(2 not in chosen for chosen in replicas_of(cluster, "new", 6)), "nor anything new"
+    assert [row["id"] for row in facts(cluster, "broker", "list") if row["cordoned"]] == [2]
     running = said(cluster, "broker", "decommission", 2, "--unregister")
     assert running.status == 1
     assert "stop it, then strike it off" in running.err

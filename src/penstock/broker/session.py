@@ -56,6 +56,7 @@ class Identity:
     last_shutdown: str = _CLEAN
     previous_epoch: int = 0
     features: Ranges = field(default_factory=lambda: SUPPORTED)
+    is_cordoned: bool = False  # by its own settings
 
 
 class Session:
@@ -245,6 +246,7 @@ class Session:
             last_shutdown=_POWER_LOSS if self._has_failed() else self._last_shutdown,
             previous_epoch=self._previous_epoch,
             features=identity.features,
+            is_cordoned=identity.is_cordoned,
         )
         value = encode_live(live)
         absent = Compare(self._key, mod_revision=NO_REVISION)

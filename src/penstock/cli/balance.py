@@ -7,7 +7,7 @@ from penstock.cli import moving, plans
 from penstock.cli.arguments import UsageError, partition
 from penstock.cli.output import Output, counted, note
 from penstock.cli.session import with_pool
-from penstock.client import reassignments
+from penstock.client import cordons, reassignments
 from penstock.client.mover import Summary
 from penstock.client.pool import Pool
 from penstock.client.reassignment_plan import Plan, plan_balance
@@ -65,11 +65,11 @@ def run_balance(arguments: Namespace) -> int:
 
 
 async def _look(pool: Pool) -> tuple[Members, Places]:
-    return await reassignments.members(pool), await reassignments.places(pool)
+    return await cordons.members(pool), await reassignments.places(pool)
 
 
 def _plan(members: Members, places: Places) -> Plan:
-    return plan_balance({at: place.target for at, place in places.items()}, members.running)
+    return plan_balance({at: place.target for at, place in places.items()}, members.open)
 
 
 def _under_way(places: Places) -> Plan:

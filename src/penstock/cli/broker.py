@@ -8,7 +8,7 @@ from penstock.cli import moving, plans, values
 from penstock.cli.arguments import Subcommands, non_negative
 from penstock.cli.output import Output, counted, note
 from penstock.cli.session import with_pool
-from penstock.client import reassignments
+from penstock.client import cordons, reassignments
 from penstock.client.errors import ClientError
 from penstock.client.mover import Summary
 from penstock.client.pool import Pool
@@ -16,7 +16,7 @@ from penstock.client.reassignment_plan import Plan, TooFewBrokers, plan_leaving
 from penstock.client.reassignments import Members, Places
 from penstock.model.errors import ErrorCode
 
-_ROUNDS: Final = 5  # topics that are made meanwhile may be put on the broker that is to leave
+_ROUNDS: Final = 5  # what was under way when it was cordoned may still have been put there
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -35,6 +35,7 @@ def configure(parser: ArgumentParser) -> None:
         "penstock broker decommission 3 --dry-run",
         "penstock broker decommission 3 --throttle 50MB/s",
         "penstock broker decommission 3 --unregister     (once it is stopped)",
+        "penstock broker decommission 3 --cancel         (it stays)",
     )
     leave.add_argument("broker", type=non_negative, metavar="N", help="its id")
     leave.add_argument("--dry-run", action="store_true", help="only show what would move")
@@ -46,6 +47,11 @@ def configure(parser: ArgumentParser) -> None:
     leave.add_argument(
         "--unregister", action="store_true", help="strike it off afterwards; it must be stopped"
     )
+    leave.add_argument(
+        "--cancel",
+        action="store_true",
+        help="let it stay: moves away from it are called off, and it gets new replicas again",
+    )
     moving.add_speed(leave)
 
 
@@ -54,7 +60,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def _list(arguments: Namespace) -> None:
     async def work(pool: Pool) -> list[dict[str, Any]]:
-        members = await reassignments.members(pool)
+        members = await cordons.members(pool)
         places = await reassignments.places(pool)
         disks = await reassignments.disks(pool, [node.id for node in members.running])
         return _rows(members, places, disks)
@@ -85,6 +91,7 @@ def _rows(
                 "rack": member.rack,
                 "state": "running" if member.is_running else "not running",
                 "controller": member.id == members.controller_id,
+                "cordoned": member.id in members.cordoned,
                 "leaders": leaders[member.id],
                 "replicas": replicas[member.id],
                 "size_bytes": sum(disk.sizes_bytes.values()) if disk else None,
@@ -98,13 +105,14 @@ def _rows(
 def _unregistered(broker_id: int, replicas: int) -> dict[str, Any]:
     nothing = dict.fromkeys(("host", "port", "rack"))
     sizes = dict.fromkeys(("size_bytes", "free_bytes"))
-    state = {"state": "unregistered", "controller": False, "leaders": 0, "replicas": replicas}
-    return {"id": broker_id, **nothing, **state, **sizes}
+    state = {"state": "unregistered", "controller": False, "cordoned": False}
+    return {"id": broker_id, **nothing, **state, "leaders": 0, "replicas": replicas, **sizes}
 
 
 def _shown(row: dict[str, Any]) -> list[object]:
     address = f"{row['host']}:{row['port']}" if row["host"] else None
-    state = row["state"] + (", controller" if row["controller"] else "")
+    marks = [mark for mark in ("controller", "cordoned") if row[mark]]
+    state = ", ".join([row["state"], *marks])
     sizes = [row["size_bytes"], row["free_bytes"]]
     return [
         *(row["id"], address, row["rack"], state, row["leaders"], row["replicas"]),
@@ -130,6 +138,9 @@ def _decommission(arguments: Namespace) -> int:
         outlook = with_pool(arguments.bootstrap, lambda pool: _foresee(pool, arguments))
         outlook.show(output)
         return 0
+    if arguments.cancel:
+        called_off = with_pool(arguments.bootstrap, lambda pool: _stay(pool, broker_id))
+        return _show_stay(output, broker_id, called_off)
 
     async def work(pool: Pool) -> _Left:
         return await _leave(pool, arguments)
@@ -144,8 +155,29 @@ async def _foresee(pool: Pool, arguments: Namespace) -> plans.Outlook:
     return await plans.outlook(pool, members, places, _plan(members, places, arguments))
 
 
+async def _stay(pool: Pool, broker_id: int) -> int:
+    """How many moves were called off. What has left it already does not come back by this."""
+    members, places = await _look(pool, broker_id)
+    if any(member.id == broker_id for member in members.brokers):
+        await cordons.uncordon(pool, broker_id)
+    leaving = [at for at, place in places.items() if broker_id in place.removing]
+    refused = await reassignments.move(pool, dict.fromkeys(leaving))
+    for error in refused.values():
+        if error.code is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:  # it has come to its end
+            raise error
+    return len(leaving) - len(refused)
+
+
+def _show_stay(output: Output, broker_id: int, called_off: int) -> int:
+    if output.as_json:
+        output.document({"broker": broker_id, "called_off": called_off, "cordoned": False})
+    else:
+        output.line(f"broker {broker_id} stays; {counted(called_off, 'move')} called off")
+    return 0
+
+
 async def _look(pool: Pool, broker_id: int) -> tuple[Members, Places]:
-    members = await reassignments.members(pool)
+    members = await cordons.members(pool)
     places = await reassignments.places(pool)
     registered = [member.id for member in members.brokers]
     if broker_id not in registered and not _held(places, broker_id):
@@ -169,7 +201,7 @@ def _plan(members: Members, places: Places, arguments: Namespace) -> Plan:
         if broker_id in place.replicas and broker_id not in place.target
     }
     targets = {at: place.target for at, place in places.items()}
-    nodes = [node for node in members.running if node.id != broker_id]
+    nodes = [node for node in members.open if node.id != broker_id]
     try:
         return under_way | plan_leaving(targets, nodes, [broker_id], shrink=arguments.shrink)
     except TooFewBrokers as error:
@@ -179,6 +211,10 @@ def _plan(members: Members, places: Places, arguments: Namespace) -> Plan:
 
 async def _leave(pool: Pool, arguments: Namespace) -> _Left:
     broker_id, total = arguments.broker, None
+    members, places = await _look(pool, broker_id)
+    _plan(members, places, arguments)  # what cannot be done is refused before anything is begun
+    if any(member.id == broker_id for member in members.brokers):
+        await cordons.cordon(pool, broker_id)
     for _ in range(_ROUNDS):
         members, places = await _look(pool, broker_id)
         plan = _plan(members, places, arguments)

@@ -11,7 +11,7 @@ from penstock.cli import moving, plans, values
 from penstock.cli.arguments import Subcommands, UsageError, count, non_negative, partition
 from penstock.cli.output import Output, counted, note
 from penstock.cli.session import with_pool
-from penstock.client import reassignments, throttles
+from penstock.client import cordons, reassignments, throttles
 from penstock.client.errors import ClientError
 from penstock.client.mover import Summary
 from penstock.client.pool import Pool
@@ -107,7 +107,7 @@ def _plan(arguments: Namespace) -> None:
         raise UsageError("--without goes with --topic only")
 
     async def work(pool: Pool) -> plans.Outlook:
-        members = await reassignments.members(pool)
+        members = await cordons.members(pool)
         places = await reassignments.places(pool)
         return await plans.outlook(pool, members, places, _made(arguments, members, places))
 
@@ -128,7 +128,7 @@ def _made(arguments: Namespace, members: Members, places: Places) -> Plan:
     _check_names(arguments, members, places)
     replicas = {at: place.target for at, place in places.items()}
     topics, factor = arguments.topic, arguments.replication_factor
-    nodes = members.running
+    nodes = members.open
     if arguments.brokers:
         nodes = [node for node in nodes if node.id in arguments.brokers]
     try:
@@ -162,6 +162,12 @@ def _check_names(arguments: Namespace, members: Members, places: Places) -> None
                 f"broker {broker_id} does not run, so nothing can be moved there;"
                 " see: penstock broker list",
                 ErrorCode.BROKER_NOT_AVAILABLE,
+            )
+        if broker_id in members.cordoned:
+            raise ClientError(
+                f"broker {broker_id} is to leave, so nothing can be moved there; let it stay with:"
+                f" penstock broker decommission {broker_id} --cancel",
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             )
 
 

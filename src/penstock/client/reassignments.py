@@ -52,6 +52,12 @@ class Members(NamedTuple):
     cluster_id: str
     controller_id: int | None
     brokers: tuple[Member, ...]
+    cordoned: frozenset[int] = frozenset()  # get no new replicas; only if that was asked for
+
+    @property
+    def open(self) -> list[Node]:
+        """Where replicas can be put."""
+        return [node for node in self.running if node.id not in self.cordoned]
 
     @property
     def running(self) -> list[Node]:

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.metadata.cordons import is_cordoned
 from penstock.metadata.decisions import Decision, Rules, unchanged
-from penstock.metadata.image import ClusterImage, TopicImage
+from penstock.metadata.image import BrokerInfo, ClusterImage, TopicImage
 from penstock.metadata.placement import Candidate, check_replicas, place
 from penstock.metadata.store import Delete, DeletePrefix, Put, Write
 from penstock.metadata.topic_names import InvalidTopicName, check_no_collision, check_topic_name
@@ -164,13 +165,13 @@ class _Plan:
         )
 
     def _candidates(self, replication_factor: int) -> list[Candidate]:
-        """The brokers to choose from: those that run, and the others only if those are too few."""
+        """The brokers to choose from: those that run, and the others only if those are too few. None that is cordoned."""
         if replication_factor < 1:
             raise BrokerError(
                 f"replication factor {replication_factor}; it is at least 1, and -1 asks for the default",
                 ErrorCode.INVALID_REPLICATION_FACTOR,
             )
-        brokers = list(self._image.brokers.values())
+        brokers = open_brokers(self._image)
         running = [broker for broker in brokers if not broker.fenced]
         chosen = brokers if 0 < len(running) < replication_factor else running
         if replication_factor > len(chosen):
@@ -209,9 +210,16 @@ class _Plan:
 
 
 def default_replication_factor(image: ClusterImage, rules: Rules) -> int:
-    """As set; unless set, a replica on each registered broker, at most three."""
+    """As set; unless set, a replica on each registered broker that may get some, at most three."""
     wanted = rules.config.default_replication_factor
-    return min(3, len(image.brokers)) if wanted == BROKER_DEFAULT else wanted
+    if wanted != BROKER_DEFAULT:
+        return wanted
+    return max(1, min(3, len(open_brokers(image))))
+
+
+def open_brokers(image: ClusterImage) -> list[BrokerInfo]:
+    """Those that may get new replicas."""
+    return [broker for broker in image.brokers.values() if not is_cordoned(image, broker.id)]
 
 
 def automatic_topic(image: ClusterImage, name: str, rules: Rules) -> TopicSpec:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from penstock.metadata.controller import automatic_topic
+from penstock.metadata.controller import automatic_topic, open_brokers
 from penstock.metadata.decisions import Decision, Rules, unchanged
 from penstock.metadata.image import INTERNAL_TOPICS, ClusterImage, TopicImage
 from penstock.metadata.reassignment import alter_reassignments
@@ -51,7 +51,7 @@ class _Growth:
     def __init__(self, image: ClusterImage, topic: TopicImage) -> None:
         self._image = image
         self._topic = topic
-        self._able = [broker for broker in image.brokers.values() if broker.may_lead]
+        self._able = [broker for broker in open_brokers(image) if broker.may_lead]
         self._held: Counter[int] = Counter()
         self._preferred: Counter[int] = Counter()
         for partition in topic.partitions:

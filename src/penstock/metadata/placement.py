@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
+from penstock.metadata.cordons import cordoned
 from penstock.metadata.image import ClusterImage
 from penstock.model.errors import BrokerError, ErrorCode
 
@@ -135,6 +136,12 @@ def check_replicas(
                 raise _invalid_assignment(
                     f"partition {partition} names broker {broker_id}, which is not registered"
                 )
+        closed = cordoned(image, replicas)
+        if closed:
+            raise _invalid_assignment(
+                f"partition {partition} names brokers {closed}, which get no new replicas"
+                " (cordoned.log.dirs)"
+            )
         if all(image.brokers[broker_id].fenced for broker_id in replicas):
             raise _invalid_assignment(f"none of the brokers of partition {partition} is running")
     return [tuple(replicas) for replicas in assignments.values()]

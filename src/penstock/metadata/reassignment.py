@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from penstock.metadata.cordons import CORDON, cordoned
 from penstock.metadata.decisions import Decision, Rules
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.partition_edits import Answers, Edits
@@ -43,7 +44,7 @@ def alter_reassignments(
             if replicas is None:
                 after = _called_off(at, before, electorate.able, law)
             else:
-                _check_target(image, at, replicas)
+                _check_target(image, at, before, replicas)
                 if not allow_factor_change:
                     _check_factor(at, before, replicas)
                 after = _sent(at, before, tuple(replicas), electorate.able, law)
@@ -120,7 +121,9 @@ def _kept(
     return kept
 
 
-def _check_target(image: ClusterImage, at: TopicPartition, replicas: Sequence[int]) -> None:
+def _check_target(
+    image: ClusterImage, at: TopicPartition, before: PartitionImage, replicas: Sequence[int]
+) -> None:
     if not replicas:
         raise _invalid(f"the list of replicas for {at} is empty")
     if len(set(replicas)) < len(replicas):
@@ -130,6 +133,9 @@ def _check_target(image: ClusterImage, at: TopicPartition, replicas: Sequence[in
         raise _invalid(
             f"{at} cannot be on brokers {unknown}: registered are {sorted(image.registrations)}"
         )
+    closed = cordoned(image, [it for it in replicas if it not in before.replicas])
+    if closed:
+        raise _invalid(f"{at} cannot go to brokers {closed}: they get no new replicas ({CORDON})")
 
 
 def _check_factor(at: TopicPartition, before: PartitionImage, replicas: Sequence[int]) -> None:

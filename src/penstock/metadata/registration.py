@@ -7,12 +7,13 @@ The registration is written last, so that it tells that everything before it was
 from typing import Final
 
 from penstock.metadata.chunk_rewrites import rewrite
+from penstock.metadata.cordons import cordon_removed
 from penstock.metadata.decisions import Decision, Rules, unchanged
 from penstock.metadata.failed_replicas import deprived
 from penstock.metadata.feature_levels import in_force
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.partition_rules import NOBODY, Electorate, Law, elected, settled, without
-from penstock.metadata.store import NO_REVISION, Compare, Delete, Put, Revision
+from penstock.metadata.store import NO_REVISION, Compare, Delete, Put, Revision, Write
 from penstock.metadata.values import (
     LiveBroker,
     PartitionImage,
@@ -230,7 +231,13 @@ def unregister_broker(image: ClusterImage, broker_id: int, rules: Rules) -> list
         )
     key = registration_key(broker_id)
     is_absent = Compare(live_key(broker_id), create_revision=NO_REVISION)
-    struck_off: Decision[None] = Decision(None, [Delete(key)], [unchanged(image, key), is_absent])
+    writes: list[Write] = [Delete(key)]
+    compares = [unchanged(image, key), is_absent]
+    cordon = cordon_removed(image, broker_id)
+    if cordon is not None:
+        writes.append(cordon[1])
+        compares.append(unchanged(image, cordon[0]))
+    struck_off: Decision[None] = Decision(None, writes, compares)
     return [*broker_lost(image, broker_id, rules)[:-1], struck_off]
 
 

@@ -41,6 +41,7 @@ class LiveBroker(NamedTuple):
     )
     previous_epoch: int = 0  # of its last session, registered or not, as its data directory knows
     features: Ranges = UNTOLD  # that it supports
+    is_cordoned: bool = False  # by its own settings: it shall get no new replicas
 
 
 class Registration(NamedTuple):

@@ -42,6 +42,10 @@ class BrokerConfig:
         "log.dirs", "penstock-data",
         doc="The data directory. A second disk is a second broker.",
     )
+    cordoned_log_dirs: str = _broker.string(
+        "cordoned.log.dirs", "", choices=("", "*"), update=Update.PER_BROKER,
+        doc="*: this broker gets no new replicas; it keeps those that it has.",
+    )
 
     # topics
     num_partitions: int = _broker.integer(

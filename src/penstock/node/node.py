@@ -262,6 +262,7 @@ class Node:
             rack=self.config.broker_rack,
             last_shutdown=directory.last_run.untold.value,
             previous_epoch=directory.last_run.broker_epoch or 0,
+            is_cordoned=bool(self.config.cordoned_log_dirs),
         )
 
     def _advertised(self) -> dict[str, Endpoint]:

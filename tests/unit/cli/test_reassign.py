@@ -297,6 +297,36 @@ def test_a_broker_is_emptied_and_then_struck_off(capsys: pytest.CaptureFixture[s
     assert cluster.struck_off == [3]
 
 
+def test_a_broker_that_is_to_leave_gets_nothing_new_until_it_is_told_to_stay(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster = FakeCluster(at_rest([1, 3], [3, 2], [1, 2], [1, 2]), [1, 2, 3])
+    with cluster.served() as where:
+        assert ran("broker", "decommission", 3, "--bootstrap", where) == 0
+        assert ran("broker", "list", "--bootstrap", where) == 0
+        assert "running, cordoned" in capsys.readouterr().out
+        assert ran("cluster", "balance", "--replicas", "--dry-run", "--bootstrap", where) == 0
+        assert "none is copied" in capsys.readouterr().out
+        assert ran("reassign", "plan", "--brokers", "1,3", "--bootstrap", where) == 1
+        assert "broker decommission 3 --cancel" in capsys.readouterr().err
+        assert ran("broker", "decommission", 3, "--cancel", "--bootstrap", where) == 0
+        assert "broker 3 stays; 0 moves called off" in capsys.readouterr().out
+        assert ran("broker", "list", "--json", "--bootstrap", where) == 0
+        assert not any(row["cordoned"] for row in json.loads(capsys.readouterr().out))
+        assert ran("cluster", "balance", "--replicas", "--dry-run", "--bootstrap", where) == 0
+        assert "none is copied" not in capsys.readouterr().out
+
+
+def test_moves_away_are_called_off_with_the_farewell(capsys: pytest.CaptureFixture[str]) -> None:
+    moving = Place(1, (1, 3, 2), (1, 3), adding=(2,), removing=(3,))
+    cluster = FakeCluster({t(0): moving}, [1, 2, 3], frozen=True)
+    with cluster.served() as where:
+        words = ("--cancel", "--json", "--bootstrap", where)
+        assert ran("broker", "decommission", 3, *words) == 0
+    assert json.loads(capsys.readouterr().out)["called_off"] == 1
+    assert cluster.places[t(0)].replicas == (1, 3)
+
+
 def test_a_broker_that_is_needed_stays(capsys: pytest.CaptureFixture[str]) -> None:
     cluster = FakeCluster(at_rest([1, 3, 2]), [1, 2, 3])
     with cluster.served() as where:
@@ -305,6 +335,7 @@ def test_a_broker_that_is_needed_stays(capsys: pytest.CaptureFixture[str]) -> No
         assert "topic 't' needs 3 brokers" in told
         assert "only 2 (1, 2)" in told
         assert "penstock broker decommission 3 --shrink" in told
+        assert not any(cluster.settings.values()), "nothing was begun"
         assert ran("broker", "decommission", 3, "--shrink", "--bootstrap", where) == 0
         assert cluster.places[t(0)].replicas == (1, 2)
         assert ran("broker", "decommission", 7, "--bootstrap", where) == 1
