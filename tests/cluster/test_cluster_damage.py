@@ -4,14 +4,18 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
+import confluent_kafka
 import pytest
 
 from penstock.model.errors import ErrorCode
 from penstock.storage import checkpoints
+from tests.support.checker import History
 from tests.support.cluster import ClusterOfServers
 from tests.support.cluster_disks import LeaderWatch, closed_segment, flip_length, flip_value
 from tests.support.raw_client import RawClient
+from tests.support.recorders import read_logs
 from tests.support.requests import fetch
 from tests.support.server import PATIENCE_S, Server, rd, until
 from tests.support.workload import TOPIC, Workload
@@ -373,3 +377,58 @@ def test_a_bit_flipped_above_all_marks_while_all_were_down_does_not_cut_the_othe
             work.finish()
             assert not any(cluster.events("committed-records-cut").values())
             assert not work.load.errors
+
+
+def test_followers_stop_rather_than_follow_a_leader_that_lost_what_was_committed_and_does_not_know(
+    tmp_path: Path,
+) -> None:
+    """F3: its log is shorter, and nothing on its disk says that it was longer. The operator has the others lead."""
+    settings = {"log.flush.offset.checkpoint.interval.ms": 100}
+    others = (2, 3)
+    with ClusterOfServers(tmp_path, 3, settings) as cluster:
+        create_led_by(cluster, VICTIM, 1)
+        sent = [b"%d" % number for number in range(300)]
+        produce(cluster, sent)
+        for number in others:
+            server = cluster.servers[number]
+            until(lambda it=server: high_watermarks_are_noted(it, 300, 1), "it is noted")  # type: ignore[misc]
+        cluster.kill_all()
+        lose_the_end(cluster.servers[VICTIM])
+        cluster.start_all()
+        until(
+            lambda: all(cluster.servers[it].events("replica-stopped") for it in others), "they stop"
+        )
+        until(lambda: cluster.partition(TOPIC).isr == {VICTIM}, "they are out of sync")
+        for number in others:
+            assert cluster.servers[number].metric("penstock_replicas_stopped_total") == 1
+        cluster.stop(VICTIM)
+        until(lambda: cluster.partition(TOPIC).leader == -1, "nobody leads")
+        place = confluent_kafka.TopicPartition(TOPIC, 0)
+        cluster.admin.elect_leaders(confluent_kafka.ElectionType.UNCLEAN, [place]).result(
+            PATIENCE_S
+        )
+        cluster.start(VICTIM)
+        cluster.wait_healthy()
+        history = History()
+        read_logs(history, cluster.bootstrap, [(TOPIC, 0)])
+        assert [value for _, value in history.logs[TOPIC, 0]] == sent
+        cluster.check_replicas_agree(TOPIC, 0)
+        assert not any(cluster.events("replica-rebuilt-from-leader").values())
+
+
+def produce(cluster: ClusterOfServers, values: list[bytes]) -> None:
+    producer: Any = confluent_kafka.Producer(
+        {"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 0}
+    )
+    for value in values:
+        producer.produce(TOPIC, value, partition=0)
+        producer.poll(0)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def lose_the_end(server: Server) -> None:
+    """Half of the log, and all notes of how far it was committed."""
+    (file,) = server.segments(TOPIC)
+    with open(file, "r+b") as cut:
+        cut.truncate(file.stat().st_size // 2)
+    (server.data_dir / checkpoints.HIGH_WATERMARKS).unlink()

@@ -366,12 +366,13 @@ class Fetcher:
         """Whether there is something to ask for at once."""
         diverging = data.diverging_epoch
         if diverging.epoch >= 0 or diverging.end_offset >= 0:
+            end = partition.log.next_offset
             point = truncation_point(partition.log, diverging.epoch, diverging.end_offset)
+            partition.cut(point)
             _log.warning(
                 "log-cut partition=%s from=%d to=%d leader=%d epoch=%d",
-                partition, partition.log.next_offset, point, self.leader_id, partition.leader_epoch,
+                partition, end, point, self.leader_id, partition.leader_epoch,
             )  # fmt: skip
-            partition.cut(point)
             return True
         records = data.records
         if records:

@@ -31,6 +31,7 @@ class LeadingPartition(PartitionLog):
         if state.leader_epoch < self.leader_epoch:
             return
         is_new = not self.is_leader or state.leader_epoch != self.leader_epoch
+        self._resume(state.leader_epoch)
         self.is_leader = True
         self.leader_id = broker_id
         self.leader_epoch = state.leader_epoch

@@ -87,6 +87,10 @@ class ReplicationMetrics:
         self.rebuilt: Final = registry.counter(
             "penstock_replicas_rebuilt_total", "Damaged replicas begun anew from their leaders."
         ).labels()
+        self.stopped: Final = registry.counter(
+            "penstock_replicas_stopped_total",
+            "Replicas that stopped, for their leaders lack what was committed: an operator must decide.",
+        ).labels()
         self.elections: Final = registry.counter(
             "kafka_controller_controllerstats_leaderelections_total",
             "Partitions that got another leader, counted by the controller.",

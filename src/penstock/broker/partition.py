@@ -30,6 +30,9 @@ class Partition(MirroredPartition):
         was_leader, before = self.is_leader, self.leader_epoch
         if state is not None and state.leader_epoch < before:
             return
+        if state is not None:
+            self._resume(state.leader_epoch)
+            self.loss_epoch = state.leader_epoch + 1 if state.recovering else state.unclean_epoch
         self.is_leader = False
         self.leadership = None
         self.is_behind = False
@@ -74,11 +77,7 @@ class Partition(MirroredPartition):
 
     def cut(self, offset: int) -> None:
         """Drop what the leader does not have (F1)."""
-        if offset < self.high_watermark:
-            _log.error(
-                "committed-records-cut partition=%s to=%d high-watermark=%d leader=%d epoch=%d",
-                self, offset, self.high_watermark, self.leader_id, self.leader_epoch,
-            )  # fmt: skip
+        self._check_loss(offset)
         try:
             self.log.truncate_to(offset)
         except StorageFault as fault:
@@ -87,12 +86,39 @@ class Partition(MirroredPartition):
 
     def restart_at(self, offset: int) -> None:
         """Drop everything: the leader's log begins after the end of this one."""
+        self._check_loss(offset)
         try:
             self.log.restart_at(offset)
         except StorageFault as fault:
             raise self.storage_failed(fault) from fault
         self._was_cut(offset)
         self._durable_offset = self.high_watermark = offset
+
+    def _check_loss(self, offset: int) -> None:
+        """F3: what is committed is dropped only if an unclean election has cost it. Else the leader lacks it by no right,
+        and this may be the last copy: the replica stops, as it is, until somebody else leads."""
+        mark = self.high_watermark
+        if offset >= mark:
+            return
+        if self.log.epochs.epoch_at(mark - 1) < self.loss_epoch:
+            _log.error(
+                "committed-records-cut partition=%s to=%d high-watermark=%d leader=%d epoch=%d",
+                self, offset, mark, self.leader_id, self.leader_epoch,
+            )  # fmt: skip
+            return
+        _log.critical(
+            "replica-stopped partition=%s high-watermark=%d leader=%d leader-has=%d epoch=%d reason=%s",
+            self, mark, self.leader_id, offset, self.leader_epoch, "leader-lacks-committed-records",
+        )  # fmt: skip
+        refusal = BrokerError(
+            f"{self}: its leader, broker {self.leader_id}, has only what is below offset {offset},"
+            f" and {mark} was committed: an operator must decide which log is right",
+            ErrorCode.KAFKA_STORAGE_ERROR,
+        )
+        self.fail(refusal)
+        self.is_stopped = True
+        self._host.replica_stopped(self)
+        raise refusal.again()
 
     def start_over(self) -> None:
         """Its log was damaged, and is another one now, without anything."""

@@ -37,9 +37,11 @@ class PartitionLog:
         "index",
         "is_behind",
         "is_leader",
+        "is_stopped",
         "leader_epoch",
         "leader_id",
         "leadership",
+        "loss_epoch",
         "replica_watchers",
         "topic",
         "unsynced",
@@ -62,6 +64,8 @@ class PartitionLog:
         self.written_bytes = 0  # written since the last tick, likewise
         self.is_behind = False  # not every in-sync replica was seen to have all of the log
         self.failure: BrokerError | None = None  # why it can no longer be used
+        self.is_stopped = False  # by that, until there is another leader epoch
+        self.loss_epoch = -1  # what was committed before this epoch may have been lost with it
         self._commits: Commits | None = None
         self._durables: Commits | None = None
         self._durable_offset = 0  # where each append is synced: all below is on the disk
@@ -249,8 +253,15 @@ class PartitionLog:
     def fail(self, error: BrokerError) -> None:
         """From now on every use is refused with `error`."""
         self.failure = error
+        self.is_stopped = False
         self._refuse_waiting(error)
         self.wake()
+
+    def _resume(self, leader_epoch: int) -> None:
+        """Under another leader it may go on."""
+        if self.is_stopped and leader_epoch > self.leader_epoch:
+            self.is_stopped = False
+            self.failure = None
 
     def _refuse_waiting(self, error: BrokerError) -> None:
         for waiting in (self._commits, self._durables):

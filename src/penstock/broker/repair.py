@@ -2,7 +2,8 @@
 
 A damaged log is never cut and never leads: what is missing in it may have been acknowledged (L3). It is set
 aside, not removed. Where no other replica has what is committed, it stays as it is, for an operator to see.
-So is one that ends before what was committed, when no loss of power explains that (E3).
+So is one that ends before what was committed, when no loss of power explains that (E3). One whose leader lacks
+what was committed is kept as it is (F3): to build it anew would lose that for good.
 """
 
 import asyncio
@@ -64,12 +65,14 @@ class Repair:
         reported = []
         for partition in list(self._failed):
             state = self._state(partition)
-            if state is None:
-                del self._failed[partition]  # deleted, or moved to other brokers
+            if state is None or partition.failure is None:
+                del self._failed[
+                    partition
+                ]  # deleted, moved to other brokers, or under another leader
             elif self._cluster.broker_id in (*state.isr, *state.elr):
                 if len(state.replicas) > 1:
                     reported.append(partition)
-            elif state.leader not in (self._cluster.broker_id, -1):
+            elif state.leader not in (self._cluster.broker_id, -1) and not partition.is_stopped:
                 self._rebuild(partition)
         if reported:
             await self._report(reported)

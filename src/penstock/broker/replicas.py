@@ -76,6 +76,7 @@ class Replicas:
         self.throttles: Throttles | None = None
         self.on_damage: Callable[[Partition], None] | None = None
         self.has_copies: Callable[[Partition], bool] | None = None  # whether it has other replicas
+        self.on_stop: Callable[[Partition], None] | None = None
         self.on_shortfall: Callable[[Partition, int], None] | None = None
         self.replication: Replication | None = None  # what partitions with other replicas need
         self.is_cut_off = False  # from the metadata store: others may lead by now (B5)
@@ -353,6 +354,11 @@ class Replicas:
     def log_failed(self, partition: Partition) -> None:
         if self.on_damage is not None:
             self.on_damage(partition)
+
+    def replica_stopped(self, partition: Partition) -> None:
+        self.metrics.replication.stopped.value += 1
+        if self.on_stop is not None:
+            self.on_stop(partition)
 
     def made_durable(self, partition: Partition) -> None:
         if self.replication is not None:

@@ -122,5 +122,8 @@ class Host(Protocol[P_contra]):
     def log_failed(self, partition: P_contra) -> None:
         """Its log is damaged: it can only be had anew, from another replica."""
 
+    def replica_stopped(self, partition: P_contra) -> None:
+        """Its log has what was committed and its leader lacks: it is kept, and not in sync any more."""
+
     def made_durable(self, partition: P_contra) -> None:
         """What its follower has is on the disk, and may be told to the leader."""

@@ -21,7 +21,8 @@ class _Case(NamedTuple):
     )
     leader: int
     leader_epoch_step: int
-    rest: tuple[Any, ...]  # the fields from `replicas` on
+    is_unclean: bool  # its new epoch begins without all that was committed
+    rest: tuple[Any, ...]  # the fields from `replicas` up to the last unclean epoch
 
 
 def rewrite(
@@ -52,27 +53,31 @@ def _stepped(
     after = []
     lowest = _UNTOUCHED
     for partition in partitions:
-        situation = partition[0], partition[3:]
+        situation = partition[0], partition[3:-1]
         case = memo.get(situation)
         if case is None:
             case = memo[situation] = _case(partition, law, step)
-        urgency, leader, leader_epoch_step, rest = case
+        urgency, leader, leader_epoch_step, is_unclean, rest = case
         if urgency == _UNTOUCHED:
             after.append(partition)
             continue
         if urgency < lowest:
             lowest = urgency
-        epochs = partition[1] + leader_epoch_step, partition[2] + 1
-        after.append(PartitionImage._make((leader, *epochs, *rest)))
+        epoch = partition[1] + leader_epoch_step
+        unclean_epoch = epoch if is_unclean else partition[-1]
+        row = leader, epoch, partition[2] + 1, *rest, unclean_epoch
+        after.append(PartitionImage._make(row))
     return lowest, after
 
 
 def _case(before: PartitionImage, law: Law, step: Step) -> _Case:
     after = step(before, law)
     if after is before:
-        return _Case(_UNTOUCHED, 0, 0, ())
+        return _Case(_UNTOUCHED, 0, 0, False, ())
     if after.leader_epoch == before.leader_epoch:
         urgency = 2
     else:
         urgency = int(len(after.isr) >= law.least(after))
-    return _Case(urgency, after.leader, after.leader_epoch - before.leader_epoch, after[3:])
+    is_unclean = after.unclean_epoch != before.unclean_epoch
+    epoch_step = after.leader_epoch - before.leader_epoch
+    return _Case(urgency, after.leader, epoch_step, is_unclean, after[3:-1])

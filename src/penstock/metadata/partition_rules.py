@@ -133,7 +133,9 @@ def settled(
         or after.leader != before.leader
         or not set(before.replicas).issubset(after.replicas)
     )
+    leader_epoch = before.leader_epoch + is_new_reign
     return after._replace(
-        leader_epoch=before.leader_epoch + is_new_reign,
+        leader_epoch=leader_epoch,
         partition_epoch=before.partition_epoch + 1,
+        unclean_epoch=leader_epoch if is_new_reign and after.recovering else before.unclean_epoch,
     )

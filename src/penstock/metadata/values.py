@@ -74,6 +74,7 @@ class PartitionImage(NamedTuple):
     last_known_elr: tuple[
         int, ...
     ] = ()  # nobody leads, and these were in sync until they lost power
+    unclean_epoch: int = -1  # the last one that began without all that was committed before it
 
     @property
     def replication_factor(self) -> int:
@@ -190,7 +191,13 @@ def decode_chunk(
             PartitionImage(row[0], row[1], row[2], lists(row[3]), lists(row[4]))
             if len(row) == 5
             else PartitionImage._make(
-                [*row[:3], *map(lists, row[3:8]), bool(row[8]), lists(row[9] if row[9:] else [])]
+                [
+                    *row[:3],
+                    *map(lists, row[3:8]),
+                    bool(row[8]),
+                    lists(row[9] if row[9:] else []),
+                    row[10] if row[10:] else -1,
+                ]
             )
             for row in fields["p"]
         ]
@@ -208,12 +215,16 @@ def _row(
     removing: tuple[int, ...],
     recovering: bool,
     last_known_elr: tuple[int, ...],
+    unclean_epoch: int,
 ) -> str:
     row = f"{leader},{leader_epoch},{partition_epoch},{_ids(replicas)},{_ids(isr)}"
-    if elr or adding or removing or recovering or last_known_elr:
+    is_unclean = unclean_epoch >= 0
+    if elr or adding or removing or recovering or last_known_elr or is_unclean:
         row = f"{row},{_ids(elr)},{_ids(adding)},{_ids(removing)},{int(recovering)}"
-    if last_known_elr:
+    if last_known_elr or is_unclean:
         row = f"{row},{_ids(last_known_elr)}"
+    if is_unclean:
+        row = f"{row},{unclean_epoch}"
     return f"[{row}]"
 
 

@@ -152,7 +152,7 @@ class Node:
         self._isr = IsrKeeper(cluster, followers, self._clock, self.metrics)
         replicas.replication = self._isr
         self._repair = Repair(replicas, cluster, followers)
-        replicas.on_damage = self._repair.failed
+        replicas.on_damage = replicas.on_stop = self._repair.failed
         replicas.has_copies = self._repair.has_copies
         replicas.on_shortfall = self._repair.fell_short
         hosting = Hosting(replicas, cluster, followers)

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.broker import repair
 from penstock.broker.partition import Partition
-from penstock.model.errors import DiskFull, StorageFault
+from penstock.model.errors import BrokerError, DiskFull, StorageFault
 from penstock.records.builder import build_batch
 from penstock.records.record import Record
 from penstock.storage.segment import DamagedLog
@@ -102,6 +102,28 @@ def test_a_damaged_follower_is_built_anew_under_the_same_leader(brokers: Several
     brokers.until(lambda: end_at(brokers, 3) == 3)
     brokers.until(lambda: set(state(brokers).isr) == {1, 2, 3})
     assert (brokers.leader(TOPIC), state(brokers).leader_epoch) == (1, epoch)
+
+
+def test_a_replica_whose_leader_lacks_what_is_committed_is_kept_and_out_of_sync(
+    brokers: Several,
+) -> None:
+    """Until there is another leader; here it is the same one, in its right mind again."""
+    count, kept = rebuilt(brokers, 3), brokers.partition(TOPIC, at=3)
+    brokers.until(lambda: kept.high_watermark == 3)
+
+    def diverge() -> None:
+        with pytest.raises(BrokerError):
+            kept.cut(1)
+
+    brokers.call(diverge)
+    brokers.until(lambda: set(state(brokers).isr) == {1, 2})
+    brokers.run(asyncio.sleep(0.05))
+    assert (kept.failure is not None, rebuilt(brokers, 3)) == (True, count)
+    brokers.move_leader(TOPIC, 0, 2)
+    brokers.until(lambda: set(state(brokers).isr) == {1, 2, 3})
+    assert end_at(brokers, 3) == 3
+    assert rebuilt(brokers, 3) == count
+    brokers.until(lambda: repairs(brokers, 3).waiting_count == 0)
 
 
 def test_nothing_is_thrown_away_before_the_controller_has_decided(brokers: Several) -> None:

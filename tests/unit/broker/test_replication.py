@@ -294,9 +294,80 @@ def test_a_cut_takes_whole_batches_and_moves_the_mark_down(other: Engine) -> Non
     follower = other.partition()
     for value in (b"a", b"b", b"c"):
         other.append(follower, value)
-    follower.follow(state(leader=ANN))
+    follower.follow(state(leader=ANN, unclean_epoch=5))
     follower.cut(1)
     assert (follower.log.next_offset, follower.high_watermark, follower.fetch_offset) == (1, 1, 1)
+
+
+def committed_in_epoch_3(engine: Engine) -> Partition:
+    follower = engine.partition()
+    for value in (b"a", b"b", b"c"):
+        engine.append(follower, value)
+    assert (follower.high_watermark, follower.log.epochs.latest) == (3, 3)
+    return follower
+
+
+@pytest.mark.parametrize("loss", ["cut", "restart_at"])
+def test_a_follower_stops_rather_than_to_drop_what_is_committed(other: Engine, loss: str) -> None:
+    follower, stopped = committed_in_epoch_3(other), list[Partition]()
+    other.replicas.on_stop = stopped.append
+    follower.follow(state(leader=ANN))
+    with pytest.raises(
+        BrokerError, match="broker 2, has only what is below offset 1, and 3"
+    ) as told:
+        getattr(follower, loss)(1)
+    assert told.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert follower.failure is not None
+    assert stopped == [follower]
+    assert other.metrics.replication.stopped.value == 1
+    follower.follow(state(leader=ANN, version=11))
+    assert follower.failure is not None, "the same leader in the same epoch"
+    follower.follow(state(epoch=6, leader=BOB))
+    assert (follower.log.next_offset, follower.high_watermark) == (3, 3)
+
+
+def test_a_follower_that_stopped_may_be_made_to_lead(other: Engine) -> None:
+    follower = committed_in_epoch_3(other)
+    follower.follow(state(leader=ANN))
+    with pytest.raises(BrokerError):
+        follower.cut(0)
+    follower.lead(ME, state(epoch=6, isr=(ME,)))
+    assert follower.log.next_offset == 3
+
+
+@pytest.mark.parametrize(
+    ("more", "may_cut"),
+    [
+        ({"unclean_epoch": 5}, True),  # it was committed before that election
+        ({"unclean_epoch": 4}, True),
+        ({"unclean_epoch": 3}, False),  # and this since: the mark is of an epoch that began with it
+        ({"unclean_epoch": 2}, False),
+        ({"recovering": True}, True),  # of an earlier version, which did not note the epoch
+    ],
+)
+def test_what_was_committed_before_an_unclean_election_may_be_dropped(
+    other: Engine, more: dict[str, Any], may_cut: bool
+) -> None:
+    follower = committed_in_epoch_3(other)
+    follower.follow(state(leader=ANN, **more))
+    if may_cut:
+        follower.cut(2)
+        assert follower.high_watermark == 2
+    else:
+        with pytest.raises(BrokerError):
+            follower.cut(2)
+
+
+def test_a_directory_that_goes_offline_is_no_reason_to_go_on_under_another_leader(
+    other: Engine,
+) -> None:
+    follower = committed_in_epoch_3(other)
+    follower.follow(state(leader=ANN))
+    with pytest.raises(BrokerError):
+        follower.cut(0)
+    follower.fail(BrokerError("offline"))
+    follower.follow(state(epoch=6, leader=BOB))
+    assert follower.failure is not None
 
 
 def test_a_follower_lets_consumers_wait_for_what_it_has_not_seen_committed(other: Engine) -> None:

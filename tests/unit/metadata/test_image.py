@@ -185,6 +185,7 @@ PARTITIONS = st.builds(
     removing=NODES | st.just(()),
     recovering=st.booleans(),
     last_known_elr=NODES | st.just(()),
+    unclean_epoch=st.integers(-1, 2**31 - 1),
 )
 
 
@@ -193,6 +194,16 @@ PARTITIONS = st.builds(
 def test_partitions_survive_being_written_and_read(partitions: list[PartitionImage]) -> None:
     fields = decode("p/x/0", encode_chunk(partitions))
     assert decode_chunk(fields, {}) == tuple(partitions)
+
+
+def test_a_partition_of_an_earlier_version_has_had_no_unclean_election() -> None:
+    rows = [
+        [1, 2, 3, [1], [1]],
+        [1, 2, 3, [1], [1], [], [], [], 1],
+        [1, 2, 3, [1], [], [], [], [], 0, [1]],
+    ]
+    for partition in decode_chunk({"p": rows}, {}):
+        assert partition.unclean_epoch == -1
 
 
 NAMES = st.sampled_from(["a", "b", "c.d", "c_d", "e"])

@@ -21,6 +21,7 @@ from penstock.metadata.values import (
     chunk_key,
     decode_registration,
     encode,
+    encode_chunk,
 )
 from penstock.metadata.values import decode as decode_value
 from penstock.model.errors import BrokerError, ErrorCode
@@ -264,12 +265,36 @@ def test_an_unclean_election_needs_leave_and_leaves_the_winner_alone() -> None:
         ({}, PartitionImage(-1, 6, 8, (1, 2, 3), (), (1,))),
         (
             {"unclean.leader.election.enable": "true"},
-            PartitionImage(2, 6, 8, (1, 2, 3), (2,), (), (), (), True),
+            PartitionImage(2, 6, 8, (1, 2, 3), (2,), (), (), (), True, (), 6),
         ),
     ):
         world = world_with(PartitionImage(1, 5, 7, (1, 2, 3), (1,)), config={**config})
         lose(world, 1)
         assert partition(world) == after
+
+
+def test_each_partition_remembers_the_epoch_of_its_own_unclean_election() -> None:
+    config = {"unclean.leader.election.enable": "true"}
+    rows = [PartitionImage(1, epoch, 7, (1, 2, 3), (1,)) for epoch in (5, 9, 5)]
+    world = world_with(*rows, config={**config})
+    lose(world, 1)
+    assert [partition(world, number).unclean_epoch for number in range(3)] == [6, 10, 6]
+    world.write(
+        [
+            Put(
+                chunk_key(world.image.topics["t"].id, 0),
+                encode_chunk(
+                    [
+                        partition(world, number)._replace(recovering=False, isr=(2, 3))
+                        for number in range(3)
+                    ]
+                ),
+            )
+        ]
+    )
+    lose(world, 2)
+    assert [partition(world, number).leader_epoch for number in range(3)] == [7, 11, 7]
+    assert [partition(world, number).unclean_epoch for number in range(3)] == [6, 10, 6]
 
 
 def test_a_law_that_became_milder_takes_the_right_of_those_that_may_lack_data() -> None:
