@@ -10,11 +10,10 @@ import confluent_kafka
 import pytest
 
 from penstock.client.admin import delete_records
-from penstock.client.errors import ClientError
 from penstock.client.mirroring import NotAMirror, append, promote, supports_mirrors
 from penstock.client.pool import Pool
 from penstock.model.ids import TopicPartition
-from penstock.records.batch import BatchHeader, parse_header
+from penstock.records.batch import BatchHeader, parse_header, split_batches
 from penstock.records.control import decode_promotion
 from tests.support.cluster import ClusterOfServers
 from tests.support.mirrors import Row, batches_from, committed_rows, copy_rest, write_transactions
@@ -137,20 +136,9 @@ async def copy_with_a_death(source: Server, target: ClusterOfServers, *, alone: 
 async def promote_with_a_death(target: ClusterOfServers, *, alone: bool) -> None:
     async with Pool(target.bootstrap, timeout_ms=60_000) as pool:
         leader = await asyncio.to_thread(target.leader_of, *COPY)
-        await kill_while(target, leader, promoted(pool), back=alone)
+        await kill_while(target, leader, promote(pool, COPY.topic), back=alone)
         with pytest.raises(NotAMirror):
             await append(pool, COPY, bytes(100))
-
-
-async def promoted(pool: Pool) -> None:
-    """Asked again until it is done, as an operator would."""
-    while True:
-        try:
-            await promote(pool, COPY.topic)
-            return
-        except ClientError as error:
-            if not error.is_retriable:
-                raise
 
 
 def copied_rows(target: ClusterOfServers) -> list[Row]:
@@ -197,3 +185,40 @@ def write_as_client(target: ClusterOfServers) -> None:
         else:
             transactional.abort()
     transactional.close()
+
+
+def test_a_promotion_is_seen_through_whenever_the_broker_is_killed(
+    tmp_path: Path, source: Server, rng: Random
+) -> None:
+    """RF 1, one broker: it is killed at some moment of the promotion, and again while it makes up for it."""
+    (tmp_path / "single").mkdir()
+    with Server(tmp_path / "single") as server:
+        for number in range(4):
+            server.create_topic(f"copy-{number}", penstock_mirror_source="east")
+            pauses_s = [rng.uniform(0, 0.1) for _ in range(2)]
+            end = asyncio.run(promote_and_die(source, server, f"copy-{number}", pauses_s))
+            rows = committed_rows(server.bootstrap, f"copy-{number}")
+            assert [row for row in rows if row.offset >= START] == committed_rows(
+                source.bootstrap, ORIGIN.topic
+            )
+            control = [
+                decode_promotion(bytes(batch), header)
+                for path in server.segments(f"copy-{number}")
+                for header, batch in split_batches(memoryview(path.read_bytes()))
+                if header.base_offset >= end
+            ]
+            assert control[0] is None, "the open transaction is aborted first"
+            assert len([it for it in control if it is not None]) == 1, "and that once"
+
+
+async def promote_and_die(source: Server, server: Server, topic: str, pauses_s: list[float]) -> int:
+    """The end of the mirror."""
+    async with Pool(source.bootstrap) as origin, Pool(server.bootstrap, timeout_ms=60_000) as pool:
+        end = await copy_rest(origin, pool, ORIGIN, TopicPartition(topic, 0))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(promote(pool, topic))
+            for pause_s in pauses_s:
+                await asyncio.sleep(pause_s)
+                await asyncio.to_thread(server.crash)
+        await promote(pool, topic)  # nothing more happens
+        return end

@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import confluent_kafka
 import pytest
@@ -16,10 +17,13 @@ from penstock.records.builder import build_batch
 from penstock.records.control import ControlType, EndMarker, build_marker
 from penstock.records.record import Record
 from penstock.testing import Broker
+from tests.conformance.test_other_clients import fetched, run
+from tests.conformance.test_sdk_apache_kafka import POM
 from tests.support.transactions import COMMITTED, LIBRARIES, UNCOMMITTED, Library
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
+CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 SOURCE = "penstock.mirror.source"
 each_library = pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
 
@@ -114,6 +118,25 @@ def test_a_library_reads_a_mirror_and_what_comes_after_its_promotion(
     assert library.read_all(broker.bootstrap, copy, 1, UNCOMMITTED) == [
         [*both, b"aborted", b"open", b"own"]
     ]
+
+
+@pytest.mark.slow
+def test_the_java_client_reads_it_too(broker: Broker, copy: str, tmp_path: Path) -> None:
+    (tmp_path / "pom.xml").write_text(POM.replace("kafka_2.13", "kafka-tools"))
+    fetched("mvn", "-q", "dependency:copy-dependencies", "-DoutputDirectory=lib", cwd=tmp_path)
+    mirror(broker, copy)
+    promoted(broker, copy)
+    confluent = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+    confluent.produce(copy, b"own")
+    assert confluent.flush(60) == 0
+    words = ["--bootstrap-server", broker.bootstrap, "--topic", copy, "--from-beginning"]
+    for isolation, values in (
+        (COMMITTED, ["plain", "committed", "own"]),
+        (UNCOMMITTED, ["plain", "committed", "aborted", "open", "own"]),
+    ):
+        count = ["--isolation-level", isolation, "--max-messages", str(len(values))]
+        text = run("java", "-cp", f"{tmp_path}/lib/*", CONSOLE_CONSUMER, *words, *count)
+        assert text.split() == values
 
 
 def test_a_producer_is_told_why_it_may_not_write(broker: Broker, copy: str) -> None:

@@ -130,7 +130,7 @@ class LeadingPartition(PartitionLog):
                 self._commit_upto(log.next_offset, len(records))
         return appended
 
-    def _refuse_mirror(self, now_ms: int) -> None:
+    def _refuse_mirror(self, now_ms: int) -> None:  # noqa: ARG002 - for one in promotion
         """A mirror has one writer."""
         raise BrokerError(
             f"'{self.topic.name}' mirrors another cluster's topic, and nothing else is written to it; to"

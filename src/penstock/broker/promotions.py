@@ -44,11 +44,16 @@ class Promotions:
         while True:
             await self._happened.wait()
             self._happened.clear()
-            while self._committer.holds_office and (topics := in_promotion(self._view.image)):
-                for topic in topics:
+            while self._is_ours and (topics := in_promotion(self._view.image)):
+                for topic in topics if self._committer.holds_office else ():
                     await self._attend(topic)
                 if in_promotion(self._view.image):
                     await asyncio.sleep(_RETRY_S)
+
+    @property
+    def _is_ours(self) -> bool:
+        """This broker is the controller, or is just about to know that it is."""
+        return self._view.image.controller_id == self._view.broker_id
 
     async def _attend(self, topic: TopicImage) -> None:
         try:

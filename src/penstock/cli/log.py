@@ -18,7 +18,7 @@ from penstock.cli.values import format_time
 from penstock.model.errors import BrokerError, StorageFault
 from penstock.records.batch import BatchHeader, iter_headers, verify
 from penstock.records.compression import Codec
-from penstock.records.control import decode_marker
+from penstock.records.control import decode_marker, decode_promotion
 from penstock.records.record import Record, decode_records
 from penstock.storage import index, sealed, snapshot, txn_index
 
@@ -110,6 +110,8 @@ def _batch_facts(batch: memoryview, header: BatchHeader, position: int, *, recor
     if header.is_control and (marker := decode_marker(batch, header)) is not None:
         facts["marker"] = marker.type.name.lower()
         facts["coordinator_epoch"] = marker.coordinator_epoch
+    elif header.is_control and (promotion := decode_promotion(batch, header)) is not None:
+        facts["promotion"] = promotion.number
     if records:
         facts["records"] = [_record_facts(record) for record in decode_records(batch, header)]
     return facts

@@ -115,9 +115,13 @@ async def promote(pool: Pool, topic: str, *, timeout_ms: int | None = None) -> M
 
     Returns when every partition takes writes. To promote again changes nothing.
     """
-    await alter_topic_configs(pool, topic, set_to={}, reset=[MIRROR_SOURCE])
+    is_removed = False
 
     async def attempt(deadline: Deadline) -> MirrorState:
+        nonlocal is_removed
+        if not is_removed:
+            await alter_topic_configs(pool, topic, set_to={}, reset=[MIRROR_SOURCE])
+            is_removed = True
         state = await mirror_state(pool, topic, timeout_ms=deadline.left_ms())
         if state.source is not None:
             raise ClientError(
