@@ -58,11 +58,15 @@ class Progress:
         self._stream.flush()
 
     def follow(self, query: Any) -> "Meter":
-        """Shows a StreamingQuery until it ends; raises what ended it."""
+        """Shows a StreamingQuery until it ends, or until Ctrl-C ends it; raises what else ended it."""
         meter = Meter()
-        while not query.awaitTermination(_LOOK_S):
-            meter.see(query.recentProgress)
-            self.show(meter.line())
+        try:
+            while not query.awaitTermination(_LOOK_S):
+                meter.see(query.recentProgress)
+                self.show(meter.line())
+        except KeyboardInterrupt:
+            query.stop()
+            meter.was_interrupted = True
         meter.see(query.recentProgress)
         return meter
 
@@ -98,6 +102,7 @@ class Meter:
         self.rows = 0
         self.rows_per_s = 0.0
         self.lag: int | None = None
+        self.was_interrupted = False
         self._last_batch = -1
 
     def see(self, reports: Sequence[Mapping[str, Any]]) -> None:

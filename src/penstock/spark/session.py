@@ -133,6 +133,12 @@ class _Launcher:
 
     def __init__(self, settings: SessionSettings, home: Path) -> None:
         self._confs = confs(settings, home, os.cpu_count() or 1)
+        if _SUBMITTED in os.environ:  # where and how to run has been said to spark-submit
+            self._confs = {
+                name: value
+                for name, value in self._confs.items()
+                if name.startswith("spark.sql.") or name in settings.confs
+            }
         self._home = home
         self._log_path = home / "spark.log"
         self._gateway: Any = None
@@ -178,12 +184,13 @@ class _Launcher:
         self._end_jvm()
 
     def _variables(self) -> dict[str, str]:
+        python = {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
         if _SUBMITTED in os.environ:
-            return {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
+            return python
         if shutil.which("bash") is None:
             raise JobError("Spark's scripts need bash, and there is none on PATH; install bash")
         java_home = make_home(find_java(), self._home / "java")
-        return {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(java_home)}
+        return {**python, "JAVA_HOME": str(java_home)}
 
     def _launch(self, conf: Any) -> Any:
         from pyspark.errors import PySparkException

@@ -153,6 +153,7 @@ def test_a_time_ago_is_a_value_not_an_option() -> None:
         (["--help"], ["asyncio", "penstock.wire", "penstock.node", "rich", "confluent_kafka"]),
         (["topic", "--help"], ["penstock.node", "penstock.storage", "rich", "confluent_kafka"]),
         (["serve", "--help"], ["rich", "confluent_kafka", "numpy", "numba", "pyarrow"]),
+        (["pipeline", "--help"], ["pyspark", "numpy", "pyarrow", "rich", "confluent_kafka"]),
         (["consume", "--help"], ["rich", "confluent_kafka", "penstock.storage"]),
     ],
 )

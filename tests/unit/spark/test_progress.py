@@ -83,9 +83,11 @@ def test_a_source_that_does_not_tell_has_no_lag(source: dict[str, Any]) -> None:
 
 
 class Query:
-    """Ends after some looks, or raises."""
+    """Ends after some looks, by itself or by Ctrl-C."""
 
-    def __init__(self, looks: int) -> None:
+    def __init__(self, looks: int, *, interrupted: bool = False) -> None:
+        self.stopped = False
+        self._interrupted = interrupted
         self.recentProgress: list[dict[str, Any]] = []
         self._looks = looks
 
@@ -93,7 +95,12 @@ class Query:
         assert timeout_s > 0
         self.recentProgress.append(report(len(self.recentProgress), 10))
         self._looks -= 1
+        if self._interrupted and not self._looks:
+            raise KeyboardInterrupt
         return self._looks == 0
+
+    def stop(self) -> None:
+        self.stopped = True
 
 
 def test_a_query_is_followed_to_its_end() -> None:
@@ -101,3 +108,11 @@ def test_a_query_is_followed_to_its_end() -> None:
     meter = Progress(stream, clock=Clock()).follow(Query(3))
     assert meter.rows == 30
     assert "10 rows, 20 rows/s" in stream.getvalue()
+
+
+def test_ctrl_c_ends_a_query_in_order() -> None:
+    query = Query(2, interrupted=True)
+    meter = Progress(StringIO(), clock=Clock()).follow(query)
+    assert query.stopped
+    assert meter.was_interrupted
+    assert meter.rows == 20
