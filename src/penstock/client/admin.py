@@ -118,12 +118,26 @@ async def create_topic(
                 raise ClientError(f"topic {name!r} exists already", ErrorCode.TOPIC_ALREADY_EXISTS)
             check(result.error_code, result.error_message, f"topic {name!r}")
 
-    request = CreateTopicsRequest(topics=[topic], timeout_ms=_TIMEOUT_MS)
-    answer = await pool.ask(
-        Controller(), request, CreateTopicsResponse, check=accept, repeatable=False
+    answer = await pool.change(
+        CreateTopicsRequest(topics=[topic], timeout_ms=_TIMEOUT_MS),
+        CreateTopicsResponse,
+        check=accept,
+        done=ErrorCode.TOPIC_ALREADY_EXISTS,
     )
+    if answer is None:
+        return await _created(pool, topic)
     made = answer.topics[0]
     return CreatedTopic(name, made.num_partitions, made.replication_factor)
+
+
+async def _created(pool: Pool, asked: CreatableTopic) -> CreatedTopic:
+    """The topic that we asked for, and were not told that we got; unless it is another's of that name."""
+    found = await ensure_topic(pool, asked.name, create=False)
+    made = CreatedTopic(asked.name, len(found.partitions), len(found.partitions[0].replica_nodes))
+    wanted = asked.num_partitions, asked.replication_factor
+    if any(number not in (-1, got) for number, got in zip(wanted, made[1:], strict=True)):
+        raise ClientError(f"topic {asked.name!r} exists already", ErrorCode.TOPIC_ALREADY_EXISTS)
+    return made
 
 
 async def delete_topic(pool: Pool, name: str) -> None:
@@ -131,13 +145,11 @@ async def delete_topic(pool: Pool, name: str) -> None:
         for result in answer.responses:
             _check_topic(result.error_code, result.error_message, name)
 
-    request = DeleteTopicsRequest(topic_names=[name], timeout_ms=_TIMEOUT_MS)
-    await pool.ask(
-        Controller(),
-        request,
+    await pool.change(
+        DeleteTopicsRequest(topic_names=[name], timeout_ms=_TIMEOUT_MS),
         DeleteTopicsResponse,
         check=accept,
-        repeatable=False,
+        done=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         at_most=_NAMES_ONLY,
     )
 
@@ -150,8 +162,18 @@ async def grow_topic(pool: Pool, name: str, partitions: int) -> None:
             _check_topic(result.error_code, result.error_message, name)
 
     topic = CreatePartitionsTopic(name=name, count=partitions, assignments=None)
-    request = CreatePartitionsRequest(topics=[topic], timeout_ms=_TIMEOUT_MS)
-    await pool.ask(Controller(), request, CreatePartitionsResponse, check=accept, repeatable=False)
+    answer = await pool.change(
+        CreatePartitionsRequest(topics=[topic], timeout_ms=_TIMEOUT_MS),
+        CreatePartitionsResponse,
+        check=accept,
+        done=ErrorCode.INVALID_PARTITIONS,
+    )
+    if answer is None:
+        count = len((await ensure_topic(pool, name, create=False)).partitions)
+        if count != partitions:
+            raise ClientError(
+                f"topic {name!r} has {count} partitions", ErrorCode.INVALID_PARTITIONS
+            )
 
 
 async def topic_configs(pool: Pool, name: str) -> list[Config]:

@@ -1,7 +1,8 @@
 """A cluster seen by a client: where the brokers are, who leads what, and one connection to each.
 
 A request goes to any broker, the controller, a given broker or a partition's leader; what may succeed
-later is tried again, with growing pauses, until the deadline.
+later is tried again, with growing pauses, until the deadline. A broker that says nothing is left for another
+where that will do: every broker passes on to the controller what only that one can do.
 """
 
 import asyncio
@@ -28,6 +29,9 @@ NO_BROKER: Final = -1
 DEFAULT_TIMEOUT_MS: Final = 30_000
 _FIRST_PAUSE_MS: Final = 50
 _LONGEST_PAUSE_MS: Final = 1_000
+_CONNECT_MS: Final = 2_000  # to one broker, while there are others
+_ANSWER_MS: Final = 5_000  # of one broker, while others may be asked the same
+_SHUNNED_S: Final = 10.0  # after it said nothing
 
 
 class AnyBroker(NamedTuple):
@@ -35,7 +39,7 @@ class AnyBroker(NamedTuple):
 
 
 class Controller(NamedTuple):
-    """The broker that changes metadata."""
+    """The broker that changes metadata, or, while it is out of reach, another that asks it for us."""
 
 
 class Broker(NamedTuple):
@@ -66,6 +70,7 @@ class Pool:
         self._timeout_ms = timeout_ms
         self._connections: dict[Address, Connection] = {}
         self._connecting: dict[Address, asyncio.Lock] = {}
+        self._shunned_until_s: dict[Address, float] = {}
         self._brokers: dict[int, Address] = {}
         self._controller_id = NO_BROKER
         self._leaders: dict[TopicPartition, int] = {}
@@ -101,12 +106,46 @@ class Pool:
         """The answer of `target`. `check` raises ClientError for the codes inside it."""
 
         async def attempt(deadline: Deadline) -> R:
-            answer = await self.once(target, request, response, deadline, at_most=at_most)
+            answer = await self.once(
+                target, request, response, deadline, at_most=at_most, repeatable=repeatable
+            )
             if check is not None:
                 check(answer)
             return answer
 
         return await self.retry(attempt, repeatable=repeatable, timeout_ms=timeout_ms)
+
+    async def change(
+        self,
+        request: Message,
+        response: type[R],
+        *,
+        check: Callable[[R], None],
+        done: ErrorCode,
+        at_most: int | None = None,
+    ) -> R | None:
+        """The controller's answer to what cannot be done twice. When an answer was lost it is asked for again.
+
+        None: it was refused then with `done`, for the first time had worked.
+        """
+        may_be_done = False
+
+        async def attempt(deadline: Deadline) -> R | None:
+            nonlocal may_be_done
+            try:
+                answer = await self.once(
+                    Controller(), request, response, deadline, at_most=at_most, repeatable=True
+                )
+                check(answer)
+            except ClientError as error:
+                if may_be_done and error.code is done:
+                    return None
+                is_late = error.code is ErrorCode.REQUEST_TIMED_OUT
+                may_be_done = may_be_done or error.outcome_unknown or is_late
+                raise
+            return answer
+
+        return await self.retry(attempt)
 
     async def once(
         self,
@@ -116,11 +155,22 @@ class Pool:
         deadline: "Deadline",
         *,
         at_most: int | None = None,
+        repeatable: bool = False,
     ) -> R:
-        connection = await self._connection_to(target, deadline)
-        return await connection.request(
-            request, response, timeout_ms=deadline.left_ms(), at_most=at_most
-        )
+        """`repeatable`: it may be asked of another broker if this one says nothing for a while."""
+        try:
+            connection = await self._connection_to(target, deadline)
+        except ClientError as error:  # whatever was asked before, this was not
+            raise ClientError(error.message, error.code) from error
+        limit_ms = deadline.left_ms()
+        if repeatable and isinstance(target, AnyBroker | Controller) and self._has_others():
+            limit_ms = min(limit_ms, _ANSWER_MS)
+        try:
+            return await connection.request(request, response, timeout_ms=limit_ms, at_most=at_most)
+        except ClientError as error:
+            if error.code is ErrorCode.REQUEST_TIMED_OUT:
+                self._shun(connection.address)
+            raise
 
     async def retry(
         self,
@@ -144,9 +194,11 @@ class Pool:
                 absent = patient and error.code is ErrorCode.BROKER_NOT_AVAILABLE
                 again = absent or error.is_retriable
                 again = again and (repeatable or not error.outcome_unknown)
-                if again and reason is not None and error.code is ErrorCode.REQUEST_TIMED_OUT:
+                time_is_up = deadline.left_ms() <= pause_ms
+                is_late = error.code is ErrorCode.REQUEST_TIMED_OUT
+                if again and time_is_up and reason is not None and is_late:
                     raise reason from error  # why we waited says more than that time ran out
-                if not again or deadline.left_ms() <= pause_ms:
+                if not again or time_is_up:
                     raise
                 reason = error
             self._leaders.clear()
@@ -181,7 +233,7 @@ class Pool:
     ) -> MetadataResponse:
         named = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=named, allow_auto_topic_creation=create_missing)
-        answer = await self.once(AnyBroker(), request, MetadataResponse, deadline)
+        answer = await self.once(AnyBroker(), request, MetadataResponse, deadline, repeatable=True)
         check(answer.error_code, None, "metadata")
         self._learn(answer)
         return answer
@@ -206,12 +258,33 @@ class Pool:
             case AnyBroker():
                 return await self._any_connection(deadline)
             case Controller():
-                broker_id = await self._controller(deadline)
+                return await self._controller_connection(deadline)
             case Leader(partition):
                 broker_id = await self._leader(partition, deadline)
             case _:
                 broker_id = target.id
         return await self._connect(await self._address(broker_id, deadline), deadline, broker_id)
+
+    async def _controller_connection(self, deadline: "Deadline") -> Connection:
+        broker_id = await self._controller(deadline)
+        address = await self._address(broker_id, deadline)
+        if not self._has_others():
+            return await self._connect(address, deadline, broker_id)
+        if not self._is_shunned(address):
+            try:
+                return await self._connect(address, deadline, broker_id, at_most_ms=_CONNECT_MS)
+            except ClientError:
+                self._shun(address)
+        return await self._any_connection(deadline)
+
+    def _has_others(self) -> bool:
+        return len({*self._bootstrap, *self._brokers.values()}) > 1
+
+    def _shun(self, address: Address) -> None:
+        self._shunned_until_s[address] = asyncio.get_running_loop().time() + _SHUNNED_S
+
+    def _is_shunned(self, address: Address) -> bool:
+        return asyncio.get_running_loop().time() < self._shunned_until_s.get(address, 0.0)
 
     async def _controller(self, deadline: "Deadline") -> int:
         if self._controller_id < 0:
@@ -252,13 +325,17 @@ class Pool:
     async def _any_connection(self, deadline: "Deadline") -> Connection:
         """An open connection, or the first broker that lets us in; if none does, that is final."""
         for connection in self._connections.values():
-            if not connection.is_closed:
+            if not connection.is_closed and not self._is_shunned(connection.address):
                 return connection
         reasons = []
-        for address in dict.fromkeys((*self._bootstrap, *self._brokers.values())):
+        places = list(dict.fromkeys((*self._bootstrap, *self._brokers.values())))
+        places.sort(key=self._is_shunned)
+        for address in places:
+            limit_ms = _CONNECT_MS if address != places[-1] else deadline.left_ms()
             try:
-                return await self._connect(address, deadline)
+                return await self._connect(address, deadline, at_most_ms=limit_ms)
             except ClientError as error:
+                self._shun(address)
                 reasons.append(error)
         message = "; ".join(str(reason) for reason in reasons[:3])
         code = reasons[0].code
@@ -266,7 +343,12 @@ class Pool:
         raise ClientError(message, final)
 
     async def _connect(
-        self, address: Address, deadline: "Deadline", broker_id: int | None = None
+        self,
+        address: Address,
+        deadline: "Deadline",
+        broker_id: int | None = None,
+        *,
+        at_most_ms: int | None = None,
     ) -> Connection:
         lock = self._connecting.setdefault(address, asyncio.Lock())
         async with lock:
@@ -276,7 +358,7 @@ class Pool:
             opened = await Connection.open(
                 address,
                 client_id=self._client_id,
-                timeout_ms=deadline.left_ms(),
+                timeout_ms=min(deadline.left_ms(), at_most_ms or deadline.left_ms()),
                 known_as=""
                 if broker_id is None
                 else f", the advertised address of broker {broker_id}",

@@ -245,12 +245,11 @@ async def elect_leaders(
 
 async def unregister_broker(pool: Pool, broker_id: int) -> None:
     """Of one that was stopped and will not come back."""
-    await pool.ask(
-        Controller(),
+    await pool.change(
         UnregisterBrokerRequest(broker_id=broker_id),
         UnregisterBrokerResponse,
         check=lambda answer: check(answer.error_code, answer.error_message, f"broker {broker_id}"),
-        repeatable=False,
+        done=ErrorCode.BROKER_ID_NOT_REGISTERED,
     )
 
 

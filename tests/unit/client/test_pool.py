@@ -10,10 +10,21 @@ from penstock.client.errors import ClientError
 from penstock.client.pool import Controller, Leader, Pool
 from penstock.model.errors import ErrorCode
 from penstock.model.ids import TopicPartition
+from penstock.wire.messages.api_versions import ApiVersionsRequest
+from penstock.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+)
 from penstock.wire.messages.create_topics import (
     CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
+)
+from penstock.wire.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
 )
 from penstock.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
@@ -148,13 +159,100 @@ def test_the_controller_is_looked_up_again_when_it_moved() -> None:
     run(scenario)
 
 
-def test_what_may_have_worked_is_not_done_twice() -> None:
+def test_what_may_have_worked_and_cannot_be_repeated_is_not_done_twice() -> None:
     async def scenario(cluster: Cluster, client: Pool) -> None:
         cluster.brokers[0].on(CreateTopicsRequest, lambda _: HANG_UP)
         with pytest.raises(ClientError) as caught:
-            await admin.create_topic(client, "t")
+            await client.ask(
+                Controller(), CreateTopicsRequest(), CreateTopicsResponse, repeatable=False
+            )
         assert caught.value.outcome_unknown
         assert cluster.brokers[0].count(CreateTopicsRequest) == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("partitions", "is_ours"), [(None, True), (1, True), (5, False)])
+def test_a_topic_that_exists_after_a_lost_answer_is_the_one_that_was_asked_for(
+    partitions: int | None, is_ours: bool
+) -> None:
+    async def scenario(cluster: Cluster, client: Pool) -> None:
+        answers = iter([HANG_UP, creation(ErrorCode.TOPIC_ALREADY_EXISTS)])
+        cluster.brokers[0].on(CreateTopicsRequest, lambda _: next(answers))
+        made = admin.create_topic(client, "orders", partitions=partitions)
+        if is_ours:
+            assert await made == admin.CreatedTopic("orders", 1, 2)
+        else:
+            with pytest.raises(ClientError, match="exists already"):
+                await made
+
+    run(scenario)
+
+
+def test_a_topic_that_existed_before_is_refused() -> None:
+    async def scenario(cluster: Cluster, client: Pool) -> None:
+        refusal = creation(ErrorCode.TOPIC_ALREADY_EXISTS)
+        cluster.brokers[0].on(CreateTopicsRequest, lambda _: refusal)
+        with pytest.raises(ClientError, match="exists already"):
+            await admin.create_topic(client, "orders")
+
+    run(scenario)
+
+
+def test_a_topic_that_is_gone_after_a_lost_answer_was_deleted() -> None:
+    async def scenario(cluster: Cluster, client: Pool) -> None:
+        gone = DeletableTopicResult(name="t", error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        answers = iter([HANG_UP, DeleteTopicsResponse(responses=[gone])])
+        cluster.brokers[0].on(DeleteTopicsRequest, lambda _: next(answers))
+        await admin.delete_topic(client, "t")
+
+    run(scenario)
+
+
+def test_a_topic_that_has_as_many_partitions_after_a_lost_answer_has_grown() -> None:
+    async def scenario(cluster: Cluster, client: Pool) -> None:
+        refused = CreatePartitionsTopicResult(
+            name="orders", error_code=ErrorCode.INVALID_PARTITIONS
+        )
+        answers = iter([HANG_UP, CreatePartitionsResponse(results=[refused])] * 2)
+        cluster.brokers[0].on(CreatePartitionsRequest, lambda _: next(answers))
+        await admin.grow_topic(client, "orders", 1)
+        with pytest.raises(ClientError, match="has 1 partitions"):
+            await admin.grow_topic(client, "orders", 2)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("frozen", ["before", "after"])
+def test_another_broker_is_asked_when_the_controller_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, frozen: str
+) -> None:
+    """It is frozen before it lets us in, or while it has our request."""
+    monkeypatch.setattr(pool, "_CONNECT_MS", 50)
+    monkeypatch.setattr(pool, "_ANSWER_MS", 50)
+
+    async def scenario(cluster: Cluster, client: Pool) -> None:
+        cluster.controller_id = 2
+        silent = ApiVersionsRequest if frozen == "before" else CreateTopicsRequest
+        cluster.brokers[1].on(CreateTopicsRequest, lambda _: creation(ErrorCode.NONE))
+        cluster.brokers[1].on(silent, lambda _: SILENCE)
+        cluster.brokers[0].on(CreateTopicsRequest, lambda _: creation(ErrorCode.NONE))
+        for _ in range(2):
+            assert await admin.create_topic(client, "t") == admin.CreatedTopic("t", 3, 1)
+        assert cluster.brokers[1].connections == 1, "it is left alone for a while"
+
+    run(scenario)
+
+
+def test_a_first_address_that_says_nothing_is_left_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool, "_CONNECT_MS", 50)
+
+    async def scenario(cluster: Cluster, client: Pool) -> None:  # noqa: ARG001  # every scenario has both
+        cluster.brokers[0].on(ApiVersionsRequest, lambda _: SILENCE)
+        async with Pool([it.address for it in cluster.brokers]) as other:
+            assert await other.broker_ids() == [1, 2]
 
     run(scenario)
 
