@@ -35,6 +35,9 @@ _CONNECT_MS: Final = 2000
 _RETRY_S: Final = 0.1
 _LONGEST_RETRY_S: Final = 1.0
 _IN_FLIGHT: Final = 2
+_ASKED_TOGETHER: Final = (
+    1000  # partitions of one request: of very many, others have their turn in between
+)
 _SILENCE_S: Final = 2.0  # of a leader that answers within replica.fetch.wait.max.ms if it can
 _PARTITION_S: Final = 0.000_2
 _OFFSET_BYTES: Final = 8  # a batch begins with its offset
@@ -204,6 +207,8 @@ class Fetcher:
         self._begin_waiting()
         if self._watch is None:
             self._look_for_answer()
+        if self._to_ask:
+            self._send()
 
     def _look_for_answer(self) -> None:
         """A leader that is silent for too long is left. One timer for all requests: most are answered soon."""
@@ -221,19 +226,21 @@ class Fetcher:
     def _request(self) -> FetchRequest | None:
         config = self._config
         epoch = self._cluster.epoch
-        wanted, self._to_ask = self._to_ask, {}
         if not self._partitions or not epoch or not self._has_room:
-            self._to_ask = wanted
             self._unanswered_since_s = None
             if self._partitions:  # no session that would let us, or no room for what we would get
                 self._loop.call_later(_RETRY_S if not epoch else _LONGEST_RETRY_S, self._send)
             return None
-        topics = self._topics(wanted)
-        if not topics and not self._session_id:
-            return None  # a session begins with something to fetch
+        wanted = list(self._to_ask)
+        self._to_ask = dict.fromkeys(wanted[_ASKED_TOGETHER:])
+        topics = self._topics(wanted[:_ASKED_TOGETHER])
+        if not topics and not self._session_id:  # a session begins with something to fetch
+            if self._to_ask:
+                self._loop.call_soon(self._send)
+            return None
         request = FetchRequest(
             replica_state=ReplicaState(replica_id=self._cluster.broker_id, replica_epoch=epoch),
-            max_wait_ms=config.replica_fetch_wait_max_ms,
+            max_wait_ms=0 if self._to_ask else config.replica_fetch_wait_max_ms,
             min_bytes=config.replica_fetch_min_bytes,
             max_bytes=config.replica_fetch_response_max_bytes,
             session_id=self._session_id,
