@@ -6,6 +6,7 @@ from typing import Any, Final
 from penstock.spark.job import Job
 
 JOBS: Final = {
+    "lake": "topics to a table of Parquet files, every record exactly once",
     "traffic": "rates, sizes, hot keys, hot partitions and growth of topics, for a capacity planner",
 }
 

@@ -1,0 +1,367 @@
+"""`lake`: topics become a table of Parquet files, every record exactly once, whatever is killed in between."""
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.spark import checkpoint
+from penstock.spark.checkpoint import Identity
+from penstock.spark.errors import JobError, explain
+from penstock.spark.job import Job, JobOptions, Kind, Plan, Summary, option
+from penstock.spark.jobs import lake_manifest as manifests
+from penstock.spark.jobs.lake_batches import Batches, Storage
+from penstock.spark.jobs.lake_decode import Decoder, RawDecoder
+from penstock.spark.jobs.lake_files import is_local, normal, open_files
+from penstock.spark.jobs.lake_json import JsonDecoder
+from penstock.spark.jobs.lake_layout import Layout, check_name, default_dead_letters, default_name
+from penstock.spark.jobs.lake_manifest import Manifest
+from penstock.spark.jobs.lake_start import Numbers, claim_table, compare, starting_offsets
+from penstock.spark.progress import Progress
+from penstock.spark.survey import Ranges, find_ranges
+
+_SQL: Final = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # what other engines read
+    "spark.sql.maxConcurrentOutputFileWriters": "64",  # else rows are sorted by directory first
+    "spark.sql.session.timeZone": "UTC",  # of dates in directories' names
+}
+_SOURCE_SAYS: Final = "set the option failOnDataLoss to false"
+_WE_SAY: Final = "give --allow-data-loss"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LakeOptions(JobOptions):
+    topics: tuple[str, ...] = option("to read", metavar="TOPIC", many=True, positional=True)
+    table: str = option("directory, or URL of one, that holds the table", metavar="DIR")
+    decode: str = option(
+        "what values are: raw, json or avro (default raw)",
+        default="raw",
+        choices=("raw", "json", "avro"),
+    )
+    schema: str | None = option(
+        "of JSON: DDL such as 'id BIGINT, amount DOUBLE', or a file with it (default: found in a sample); of Avro: an .avsc file",
+        metavar="DDL|FILE",
+        default=None,
+    )
+    evolve: bool = option("add columns for new fields", kind=Kind.FLAG)
+    partition_by: str = option(
+        "directories by time of the records: hour, day or none (default day)",
+        default="day",
+        choices=("hour", "day", "none"),
+    )
+    dead_letters: str | None = option(
+        "table of what cannot be decoded (default: DIR_dead_letters)", metavar="DIR", default=None
+    )
+    since: int | None = option(
+        "leave out what is older, such as -7d", kind=Kind.TIME, metavar="TIME", default=None
+    )
+    new_only: bool = option("leave out what the topics have now", kind=Kind.FLAG)
+    follow: bool = option("go on with what is written from now on, until stopped", kind=Kind.FLAG)
+    every: int = option(
+        "with --follow: time between batches (default 10s)",
+        kind=Kind.DURATION,
+        metavar="TIME",
+        default=10_000,
+    )
+    batch_records: int = option(
+        "at most so many in a batch (default 4000000)",
+        kind=Kind.COUNT,
+        metavar="N",
+        default=4_000_000,
+    )
+    read_uncommitted: bool = option("also records of open and aborted transactions", kind=Kind.FLAG)
+    allow_data_loss: bool = option("go on when retention was faster than the job", kind=Kind.FLAG)
+    name: str | None = option(
+        "of the job (default: from table and topics)", metavar="NAME", default=None
+    )
+    checkpoint: str | None = option(
+        "where the job keeps how far it is (default: in the table)", metavar="DIR", default=None
+    )
+
+    def __post_init__(self) -> None:
+        if not self.topics:
+            raise ValueError("lake needs a TOPIC")
+        if self.name is not None:
+            check_name(self.name)
+        if self.batch_records < 1:
+            raise ValueError("--batch-records must be at least 1")
+        if self.new_only and self.since is not None:
+            raise ValueError("--new-only and --since exclude each other")
+        if self.decode == "raw" and (self.schema is not None or self.evolve):
+            raise ValueError("--schema and --evolve need --decode json or avro")
+        if self.decode == "avro" and self.schema is None:
+            raise ValueError("--decode avro needs --schema FILE.avsc")
+
+    @property
+    def layout(self) -> Layout:
+        table = normal(self.table)
+        dead = normal(self.dead_letters) if self.dead_letters else default_dead_letters(table)
+        return Layout(table, dead, self.name or default_name(table, self.topics))
+
+    @property
+    def checkpoint_place(self) -> str:
+        return normal(self.checkpoint) if self.checkpoint else self.layout.checkpoint
+
+    @property
+    def group(self) -> str:
+        return f"penstock-lake-{self.layout.job}"
+
+    def identity(self, cluster_id: str) -> Identity:
+        """What must not change from run to run."""
+        layout = self.layout
+        return Identity(
+            job="lake",
+            topics=tuple(sorted(set(self.topics))),
+            cluster_id=cluster_id,
+            options={
+                "name": layout.job,
+                "table": layout.table,
+                "dead_letters": layout.dead_letters,
+                "decode": self.decode,
+                "partition_by": self.partition_by,
+            },
+        )
+
+
+# Plan --------------------------------------------------------------------------------------------
+
+
+def plan(options: LakeOptions) -> Plan:
+    """Asks the brokers, and looks at the table if it is on this machine; no Spark."""
+    ranges = _ranges(options)
+    layout = options.layout
+    last = _look(options, ranges)
+    done = manifests.next_offsets(last.covered) if last else {}
+    missing = sum(
+        max(0, after - max(ranges.first[place], done.get(place, 0)))
+        for place, after in ranges.after.items()
+    )
+    facts = {
+        "job": "lake",
+        "name": layout.job,
+        "cluster": ranges.cluster_id,
+        "topics": sorted(options.topics),
+        "partitions": len(ranges.first),
+        "offsets": missing,
+        "continues": last is not None,
+        "decode": options.decode,
+        "table": layout.table,
+        "dead_letters_table": layout.dead_letters,
+        "checkpoint": options.checkpoint_place,
+        "group": options.group,
+    }
+    lines = (
+        f"read {', '.join(sorted(options.topics))} from {options.bootstrap}: "
+        f"{missing:,} offsets in {len(ranges.first)} partitions"
+        + (f", after {last.number + 1:,} batches that are in the table" if last else ""),
+        f"write {layout.table} as Parquet, by topic" + _by(options),
+        f"write what is not {options.decode} to {layout.dead_letters}"
+        if options.decode != "raw"
+        else "keep values as they are",
+        f"remember the progress in {options.checkpoint_place}, and show it as group {options.group}",
+    )
+    return Plan(facts, lines)
+
+
+def _by(options: LakeOptions) -> str:
+    return "" if options.partition_by == "none" else f" and {options.partition_by}"
+
+
+def _look(options: LakeOptions, ranges: Ranges) -> Manifest | None:
+    layout, identity = options.layout, options.identity(ranges.cluster_id)
+    if is_local(options.checkpoint_place):
+        checkpoint.check(options.checkpoint_place, identity)
+    if not is_local(layout.table):
+        return None
+    files = open_files(layout.table, None)
+    if files.exists(f"{layout.state}/job.json"):
+        compare(layout, json.loads(files.read(f"{layout.state}/job.json")), _flat(identity))
+    return Storage(layout, files, files).last()
+
+
+def _flat(identity: Identity) -> dict[str, Any]:
+    return {
+        "cluster": identity.cluster_id,
+        "topics": list(identity.topics),
+        **dict(sorted(identity.options.items())),
+    }
+
+
+def _ranges(options: LakeOptions) -> Ranges:
+    return find_ranges(options.bootstrap, options.topics, since_ms=options.since)
+
+
+# Run ---------------------------------------------------------------------------------------------
+
+
+def run(session: Any, options: LakeOptions, progress: Progress) -> Summary:
+    started_s = time.monotonic()
+    for name, value in _SQL.items():
+        session.conf.set(name, value)
+    layout, ranges = options.layout, _ranges(options)
+    storage = Storage(
+        layout, open_files(layout.table, session), open_files(layout.dead_letters, session)
+    )
+    identity = options.identity(ranges.cluster_id)
+    claim_table(storage.files, layout, _flat(identity))
+    checkpoint.claim(options.checkpoint_place, identity, session)
+    decoder = _decoder(session, options, storage, ranges, progress)
+    batches = Batches(session, storage, decoder, _placing(options.partition_by), _nothing)
+    batches.recover()
+    _stream(session, options, storage, ranges, batches, progress)
+    return _summary(options, ranges, storage, batches, time.monotonic() - started_s)
+
+
+def _decoder(
+    session: Any, options: LakeOptions, storage: Storage, ranges: Ranges, progress: Progress
+) -> Decoder:
+    if options.decode == "json":
+        return JsonDecoder(
+            session,
+            storage,
+            bootstrap=options.bootstrap,
+            ranges=ranges,
+            given=options.schema,
+            evolve=options.evolve,
+            say=progress.say,
+        )
+    return RawDecoder()
+
+
+def _stream(
+    session: Any,
+    options: LakeOptions,
+    storage: Storage,
+    ranges: Ranges,
+    batches: Batches,
+    progress: Progress,
+) -> None:
+    place = options.checkpoint_place
+    numbers = Numbers(storage, place, open_files(place, session))
+
+    def take(records: Any, batch: int) -> None:
+        batches.take(records, *numbers.number(batch))
+
+    start = starting_offsets(
+        storage,
+        ranges,
+        whole=options.since is None and not options.new_only,
+        new_only=options.new_only,
+    )
+    trigger = (
+        {"processingTime": f"{options.every} milliseconds"}
+        if options.follow
+        else {"availableNow": True}
+    )
+    query = (
+        session.readStream.format("penstock")
+        .options(**_source_options(options, start))
+        .load()
+        .writeStream.foreachBatch(take)
+        .option("checkpointLocation", f"file:{place}" if is_local(place) else place)
+        .trigger(**trigger)
+        .start()
+    )
+    try:
+        progress.follow(query)
+    except KeyboardInterrupt:
+        if not options.follow:
+            raise
+    except Exception as error:
+        said = explain(error)
+        if _SOURCE_SAYS not in said:
+            raise
+        raise JobError(said.replace(_SOURCE_SAYS, _WE_SAY)) from error
+    finally:
+        query.stop()
+
+
+def _source_options(options: LakeOptions, start: str) -> dict[str, str]:
+    committed = "read_uncommitted" if options.read_uncommitted else "read_committed"
+    return {
+        "kafka.bootstrap.servers": options.bootstrap,
+        "subscribe": ",".join(sorted(set(options.topics))),
+        "startingOffsets": start,
+        "includeHeaders": "true",
+        "kafka.isolation.level": committed,
+        "maxOffsetsPerTrigger": str(options.batch_records),
+        "failOnDataLoss": "false" if options.allow_data_loss else "true",
+        "groupId": options.group,
+    }
+
+
+def _placing(by: str) -> Any:
+    """Adds the columns that become directories."""
+
+    def place(rows: Any) -> tuple[Any, tuple[str, ...]]:
+        from pyspark.sql import functions as F
+
+        if by == "none":
+            return rows, ("topic",)
+        dated = rows.withColumn("date", F.date_format("timestamp", "yyyy-MM-dd"))
+        if by == "day":
+            return dated, ("topic", "date")
+        return dated.withColumn("hour", F.date_format("timestamp", "HH")), ("topic", "date", "hour")
+
+    return place
+
+
+def _nothing(manifest: Manifest) -> None:
+    """A directory of Parquet files is a table when the files are there."""
+
+
+def _summary(
+    options: LakeOptions, ranges: Ranges, storage: Storage, batches: Batches, seconds: float
+) -> Summary:
+    layout, totals, last = storage.layout, batches.totals, storage.last()
+    covered = last.covered if last else {}
+    facts = {
+        "job": "lake",
+        "name": layout.job,
+        "cluster": ranges.cluster_id,
+        "topics": sorted(options.topics),
+        "table": layout.table,
+        "dead_letters_table": layout.dead_letters,
+        "checkpoint": options.checkpoint_place,
+        "group": options.group,
+        "batches": totals.batches,
+        "rows": totals.rows,
+        "dead_letters": totals.dead_letters,
+        "files": totals.files,
+        "bytes": totals.size_bytes,
+        "seconds": round(seconds, 1),
+        "covered": [
+            {
+                "topic": p.topic,
+                "partition": p.partition,
+                "first": s.first,
+                "last": s.last,
+                "records": s.records,
+            }
+            for p, s in sorted(covered.items())
+        ],
+    }
+    total = sum(span.records for span in covered.values())
+    lines = [
+        f"{totals.rows:,} rows in {totals.files:,} files ({totals.size_bytes / 1e6:,.1f} MB), "
+        f"{totals.batches:,} batches, {seconds:,.1f} s → {layout.table}",
+        f"the table has {total:,} records of {len(covered)} partitions, dead letters included",
+    ]
+    if totals.dead_letters:
+        lines.append(
+            f"{totals.dead_letters:,} records could not be decoded → {layout.dead_letters}"
+        )
+    return Summary(facts, tuple(lines))
+
+
+JOB: Final = Job(
+    name="lake",
+    options=LakeOptions,
+    plan=plan,
+    run=run,
+    examples=(
+        "penstock pipeline lake orders --table lake/orders",
+        "penstock pipeline lake orders --table lake/orders --decode json --schema 'id BIGINT, amount DOUBLE'",
+        "penstock pipeline lake orders payments --table lake/events --follow --every 1m",
+    ),
+)

@@ -1,0 +1,99 @@
+"""Records in, rows out: `value` decoded, its bytes kept as RAW, and ERROR saying why it could not be. DataFrame → DataFrame."""
+
+from typing import Any, Final, Protocol
+
+RAW: Final = "_raw"
+ERROR: Final = "_error"
+_CORRUPT: Final = "_corrupt"
+_JSON: Final = {
+    "columnNameOfCorruptRecord": _CORRUPT,
+    "allowSingleQuotes": "false",  # JSON, and nothing that looks like it
+    "allowNonNumericNumbers": "false",
+}
+_SHOWN: Final = 500
+
+
+class Decoder(Protocol):
+    can_fail: bool
+
+    def prepare(self, records: Any) -> None:
+        """Before a batch is decoded; may look at it."""
+
+    def decode(self, records: Any) -> Any: ...
+
+
+class RawDecoder:
+    can_fail = False
+
+    def prepare(self, records: Any) -> None:
+        pass
+
+    def decode(self, records: Any) -> Any:
+        return records
+
+
+def decode_json(records: Any, schema: Any) -> Any:
+    """One object for each record.
+
+    Each is put into an array: Spark's parser stops after the first thing that it finds, and a second object, or whatever
+    else follows, would be lost without a word.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    shape = T.StructType(
+        [T.StructField("r", T.ArrayType(schema)), T.StructField(_CORRUPT, T.StringType())]
+    )
+    return (
+        records.withColumnRenamed("value", RAW)
+        .withColumn("_parsed", F.from_json(_in_array(F), shape, _JSON))
+        .withColumn(ERROR, _json_error(F))
+        .withColumn("value", F.get("_parsed.r", F.lit(0)))
+        .drop("_parsed")
+    )
+
+
+def _in_array(F: Any) -> Any:
+    return F.concat(F.lit('{"r":['), F.col(RAW).cast("string"), F.lit("]}"))
+
+
+def _json_error(F: Any) -> Any:
+    text = F.col(RAW).cast("string")
+    found = F.try_parse_json(_in_array(F))
+    kind = F.schema_of_variant(F.try_variant_get(found, "$.r", "variant"))
+    is_wrong = (
+        F.col(f"_parsed.{_CORRUPT}").isNotNull()
+        | (F.size("_parsed.r") != 1)
+        | F.get("_parsed.r", F.lit(0)).isNull()
+    )
+    is_object = kind.startswith("ARRAY<OBJECT<") & (F.size("_parsed.r") == 1)
+    shown = F.substring(kind, 7, _SHOWN)
+    why = (
+        F.when(F.trim(text) == "", "it is empty")
+        .when(found.isNull(), "not valid JSON")
+        .when(
+            is_object,
+            F.concat(F.lit("does not fit the schema: "), F.rtrim(shown, F.lit(">")), F.lit(">")),
+        )
+        .otherwise("not one JSON object")
+    )
+    return (
+        F.when(F.col(RAW).isNull(), None)
+        .when(~F.is_valid_utf8(text), "not valid UTF-8")
+        .when(is_wrong, why)
+    )
+
+
+def infer_json(values: Any) -> Any:
+    """The schema of what is valid JSON in the column `value`; Spark's StructType."""
+    from pyspark.sql import functions as F
+
+    text = F.col("value").cast("string")
+    valid = values.where(F.is_valid_utf8(text)).select(text.alias("value"))
+    return (
+        values.sparkSession.read.options(**_JSON)
+        .option("mode", "DROPMALFORMED")
+        .option("dropFieldIfAllNull", "true")  # it has no type yet
+        .json(valid)
+        .schema
+    )

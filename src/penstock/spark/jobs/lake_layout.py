@@ -1,0 +1,80 @@
+"""Where a lake job keeps what: data in the table's directory, all else below `_penstock`, which readers do not see.
+
+TABLE/topic=orders/date=2026-11-15/<job>-00000017-0000.parquet       rows
+TABLE_dead_letters/topic=orders/<job>-00000017-0000.parquet          what could not be decoded
+TABLE/_penstock/<job>/manifests/0000000017.json                      one for each batch
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+STATE: Final = "_penstock"
+DEAD_COLUMNS: Final = (
+    *("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"),
+    *("error", "job"),
+)
+_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}")
+_SHOWN_TOPICS: Final = 40
+
+
+class Layout(NamedTuple):
+    table: str
+    dead_letters: str
+    job: str
+
+    @property
+    def state(self) -> str:
+        return f"{self.table}/{STATE}/{self.job}"
+
+    @property
+    def manifests(self) -> str:
+        return f"{self.state}/manifests"
+
+    @property
+    def compactions(self) -> str:
+        return f"{self.state}/compactions"
+
+    @property
+    def queries(self) -> str:
+        return f"{self.state}/queries"
+
+    @property
+    def schemas(self) -> str:
+        return f"{self.state}/schemas"
+
+    @property
+    def start(self) -> str:
+        return f"{self.state}/start.json"
+
+    @property
+    def checkpoint(self) -> str:
+        """Unless another is given."""
+        return f"{self.state}/checkpoint"
+
+    @property
+    def staging(self) -> str:
+        return f"{self.state}/staging"
+
+    @property
+    def dead_staging(self) -> str:
+        """On the file system of the dead letters, so that a rename stays one."""
+        return f"{self.dead_letters}/{STATE}/{self.job}/staging"
+
+
+def default_dead_letters(table: str) -> str:
+    return f"{table}_dead_letters"
+
+
+def default_name(table: str, topics: Sequence[str]) -> str:
+    """The same for the same table and topics."""
+    digest = hashlib.sha256("\n".join([table, *sorted(topics)]).encode()).hexdigest()[:8]
+    return f"{'-'.join(sorted(topics))[:_SHOWN_TOPICS]}-{digest}"
+
+
+def check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"--name: expected letters, digits, '.', '_' and '-', at most 64, not {name!r}"
+        )

@@ -1,0 +1,127 @@
+"""The schema of decoded values: kept beside the job's state, and only ever grown. Types are in Spark's JSON form. Pure."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from penstock.spark.errors import JobError
+
+Type = Any  # a name such as "long", or an object with "type": "struct", "array" or "map"
+_PARTS: Final = {"array": ("elementType",), "map": ("keyType", "valueType")}
+
+
+class Conflict(NamedTuple):
+    path: str
+    old: str
+    new: str
+
+
+class Merged(NamedTuple):
+    schema: Type
+    added: tuple[str, ...]
+    conflicts: tuple[Conflict, ...]  # the old type stays
+
+
+def merge(old: Type, new: Type, path: str = "value") -> Merged:
+    """`old` with the fields that only `new` has, all nullable; nothing is taken away."""
+    if _kind(old) == _kind(new) == "struct":
+        return _merge_structs(old, new, path)
+    parts = _PARTS.get(_kind(old), ())
+    if not parts or _kind(old) != _kind(new):
+        conflict = () if old == new else (Conflict(path, show(old), show(new)),)
+        return Merged(old, (), conflict)
+    found = {part: merge(old[part], new[part], f"{path}[]") for part in parts}
+    return Merged(
+        {**old, **{part: merged.schema for part, merged in found.items()}},
+        tuple(name for merged in found.values() for name in merged.added),
+        tuple(each for merged in found.values() for each in merged.conflicts),
+    )
+
+
+def _merge_structs(old: Type, new: Type, path: str) -> Merged:
+    news = {field["name"]: field for field in new["fields"]}
+    fields: list[Type] = []
+    added: list[str] = []
+    conflicts: list[Conflict] = []
+    for field in old["fields"]:
+        name = field["name"]
+        other = news.get(name)
+        merged = merge(field["type"], other["type"] if other else field["type"], f"{path}.{name}")
+        fields.append({**field, "type": merged.schema})
+        added += merged.added
+        conflicts += merged.conflicts
+    known = {field["name"].lower() for field in old["fields"]}  # as Spark and Hive see names
+    for field in new["fields"]:
+        if field["name"].lower() not in known:
+            fields.append({**nullable(field), "metadata": {}})
+            added.append(f"{path}.{field['name']}")
+    return Merged({**old, "fields": fields}, tuple(added), tuple(conflicts))
+
+
+def nullable(schema: Type) -> Type:
+    """A field, or a type, in which anything may be missing: a topic promises nothing."""
+    if not isinstance(schema, Mapping):
+        return schema
+    found = dict(schema)
+    for name in ("nullable", "containsNull", "valueContainsNull"):
+        if name in found:
+            found[name] = True
+    for name in ("type", "elementType", "keyType", "valueType"):
+        if name in found:
+            found[name] = nullable(found[name])
+    if "fields" in found:
+        found["fields"] = _once([nullable(field) for field in found["fields"]])
+    return found
+
+
+def _once(fields: list[Type]) -> list[Type]:
+    """Names that differ only in case cannot stand side by side in a table."""
+    found: dict[str, Type] = {}
+    for field in fields:
+        found.setdefault(field["name"].lower(), field)
+    return list(found.values())
+
+
+def show(schema: Type) -> str:
+    """As Spark's DDL has it."""
+    match _kind(schema):
+        case "struct":
+            inner = ", ".join(f"{f['name']}: {show(f['type'])}" for f in schema["fields"])
+            return f"struct<{inner}>"
+        case "array":
+            return f"array<{show(schema['elementType'])}>"
+        case "map":
+            return f"map<{show(schema['keyType'])}, {show(schema['valueType'])}>"
+        case name:
+            return {"long": "bigint", "integer": "int"}.get(name, name)
+
+
+def accepted(stored: Type | None, given: Type, *, may_grow: bool, where: str) -> Type:
+    """What the job goes on with; JobError if the table cannot."""
+    if stored is None:
+        return given
+    merged = merge(stored, given)
+    if merged.conflicts:
+        first = merged.conflicts[0]
+        raise JobError(
+            f"{where} has {first.path} as {first.old}, and the schema that is given says {first.new}; "
+            "give the old type, or write to another table"
+        )
+    if merged.added and not may_grow:
+        raise JobError(
+            f"the schema that is given has {', '.join(merged.added)}, which {where} lacks; "
+            "--evolve adds what is new"
+        )
+    return merged.schema
+
+
+def to_json(schema: Type, origin: str) -> str:
+    return json.dumps({"origin": origin, "schema": schema}, indent=1) + "\n"
+
+
+def from_json(text: str) -> Type:
+    return json.loads(text)["schema"]
+
+
+def _kind(schema: Type) -> str:
+    return str(schema["type"]) if isinstance(schema, Mapping) else str(schema)

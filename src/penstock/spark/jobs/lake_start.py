@@ -1,0 +1,97 @@
+"""From where a lake job reads: after what its table has; what the table has nothing of, from where the user wants it."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from penstock.model.ids import TopicPartition
+from penstock.spark.errors import JobError
+from penstock.spark.jobs import lake_manifest as manifests
+from penstock.spark.jobs.lake_batches import Origin, Storage
+from penstock.spark.jobs.lake_files import Files
+from penstock.spark.jobs.lake_layout import Layout
+from penstock.spark.survey import Ranges, offsets_json
+
+_EARLIEST: Final = -2
+
+
+def starting_offsets(storage: Storage, ranges: Ranges, *, whole: bool, new_only: bool) -> str:
+    """For Spark's first batch; afterwards its checkpoint knows. `whole`: all that the topics have."""
+    begin: dict[TopicPartition, int] = dict.fromkeys(ranges.first, _EARLIEST)
+    if not whole:
+        wanted = ranges.after if new_only else ranges.first
+        begin |= _once(storage.files, storage.layout, wanted)
+    last = storage.last()
+    if last is not None:
+        begin |= manifests.next_offsets(last.covered)
+    return offsets_json({place: begin[place] for place in ranges.first})
+
+
+def _once(
+    files: Files, layout: Layout, wanted: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """`latest` and times are looked up by the first run only: one that is killed early must not skip anything."""
+    files.create(layout.start, offsets_json(wanted) + "\n")
+    return {
+        TopicPartition(topic, int(partition)): offset
+        for topic, partitions in json.loads(files.read(layout.start)).items()
+        for partition, offset in partitions.items()
+    }
+
+
+class Numbers:
+    """Batches of one checkpoint after another get numbers of one sequence."""
+
+    def __init__(self, storage: Storage, checkpoint: str, checkpoint_files: Files) -> None:
+        self._storage = storage
+        self._checkpoint = checkpoint
+        self._files = checkpoint_files
+        self._query: str | None = None
+        self._first = 0
+
+    def number(self, batch: int) -> tuple[int, Origin]:
+        if self._query is None:
+            self._query = json.loads(self._files.read(f"{self._checkpoint}/metadata"))["id"]
+            self._first = self._first_number(self._query)
+        origin = Origin(self._query, batch, self._planned_end(batch), self._checkpoint)
+        return self._first + batch, origin
+
+    def _first_number(self, query: str) -> int:
+        files, path = self._storage.files, f"{self._storage.layout.queries}/{query}.json"
+        if not files.exists(path):
+            last = self._storage.last()
+            files.create(path, json.dumps({"first": last.number + 1 if last else 0}) + "\n")
+        return int(json.loads(files.read(path))["first"])
+
+    def _planned_end(self, batch: int) -> str | None:
+        """The last line of what Spark wrote before it began the batch; None if it is no such thing."""
+        path = f"{self._checkpoint}/offsets/{batch}"
+        if not self._files.exists(path):
+            return None
+        line = self._files.read(path).strip().splitlines()[-1]
+        try:
+            planned = json.loads(line)
+        except ValueError:
+            return None
+        return json.dumps(planned, sort_keys=True) if isinstance(planned, dict) else None
+
+
+def claim_table(files: Files, layout: Layout, identity: Mapping[str, Any]) -> None:
+    """A name in a table belongs to one job; another is refused with what differs."""
+    path = f"{layout.state}/job.json"
+    if files.create(path, json.dumps(identity, indent=1) + "\n"):
+        return
+    compare(layout, json.loads(files.read(path)), identity)
+
+
+def compare(layout: Layout, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    differences = [
+        f"{name} {found.get(name)!r} instead of {wanted.get(name)!r}"
+        for name in sorted({*found, *wanted})
+        if found.get(name) != wanted.get(name)
+    ]
+    if differences:
+        raise JobError(
+            f"{layout.table} was written by a job {layout.job} with {', '.join(differences)}; "
+            "give what it had, or another --name or TABLE"
+        )

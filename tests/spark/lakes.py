@@ -1,0 +1,58 @@
+"""What the tests of the lake have in common: runs of the job, and a look at what it wrote."""
+
+import itertools
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from penstock.spark.job import Summary, explained
+from penstock.spark.jobs import lake
+from penstock.spark.progress import Progress
+from tests.support.server import Server
+
+Place = tuple[str, int, int]  # topic, partition, offset
+
+
+class Lake:
+    """One table, and the jobs that write it."""
+
+    def __init__(self, spark: Any, broker: Server, home: Path) -> None:
+        self.spark = spark
+        self.broker = broker
+        self.table = home / "table"
+        self.dead_letters = home / "table_dead_letters"
+
+    def options(self, *topics: str, **options: Any) -> lake.LakeOptions:
+        return lake.LakeOptions(
+            bootstrap=self.broker.bootstrap, topics=topics, table=str(self.table), **options
+        )
+
+    def run(self, *topics: str, **options: Any) -> Summary:
+        with explained():
+            return lake.run(self.spark, self.options(*topics, **options), Progress())
+
+    def rows(self) -> list[dict[str, Any]]:
+        return read(self.table)
+
+    def dead(self) -> list[dict[str, Any]]:
+        return read(self.dead_letters)
+
+
+def read(table: Path) -> list[dict[str, Any]]:
+    """As any reader of a directory of Parquet files sees it, without Spark: hidden names are not seen."""
+    rows: list[dict[str, Any]] = []
+    for path in sorted(table.rglob("*.parquet")):
+        folders = path.relative_to(table).parts[:-1]
+        if any(folder.startswith(("_", ".")) for folder in folders):
+            continue
+        placed = dict(folder.split("=", 1) for folder in folders)
+        rows += [{**row, **placed} for row in pq.ParquetFile(path).read().to_pylist()]
+    return rows
+
+
+def places(*tables: list[dict[str, Any]]) -> Counter[Place]:
+    return Counter(
+        (row["topic"], row["partition"], row["offset"]) for row in itertools.chain(*tables)
+    )
