@@ -15,9 +15,19 @@ from tests.support.workload import TOPIC, Workload
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-OLD: Final = {"group.version": (0, 0), "transaction.version": (0, 1)}
-BEFORE: Final = {"group.version": 0, "penstock.version": 1, "transaction.version": 1}
-AFTER: Final = {"group.version": 1, "penstock.version": 1, "transaction.version": 2}
+OLD: Final = {"group.version": (0, 0), "mirror.version": (0, 0), "transaction.version": (0, 1)}
+BEFORE: Final = {
+    "group.version": 0,
+    "mirror.version": 0,
+    "penstock.version": 1,
+    "transaction.version": 1,
+}
+AFTER: Final = {
+    "group.version": 1,
+    "mirror.version": 1,
+    "penstock.version": 1,
+    "transaction.version": 2,
+}
 
 
 @contextmanager

@@ -33,18 +33,33 @@ def test_kafka_features_shows_lowers_and_raises_levels(broker: Broker, tmp_path:
         rows = [line.split("\t") for line in features("describe").splitlines()]
         return {row[0].split()[1]: row[3].split()[1] for row in rows}
 
-    assert levels() == {"group.version": "1", "penstock.version": "1", "transaction.version": "2"}
+    assert levels() == {
+        "group.version": "1",
+        "mirror.version": "1",
+        "penstock.version": "1",
+        "transaction.version": "2",
+    }
     for words in (
         ("downgrade", "--feature", "transaction.version=1"),
         ("disable", "--unsafe", "--feature", "group.version"),
         ("upgrade", "--dry-run", "--feature", "transaction.version=2"),
     ):
         features(*words)
-    assert levels() == {"group.version": "0", "penstock.version": "1", "transaction.version": "1"}
+    assert levels() == {
+        "group.version": "0",
+        "mirror.version": "1",
+        "penstock.version": "1",
+        "transaction.version": "1",
+    }
     with pytest.raises(AssertionError, match="1 out of 1 operation"):
         features("upgrade", "--feature", "transaction.version=3")
     features("upgrade", "--feature", "transaction.version=2", "--feature", "group.version=1")
-    assert levels() == {"group.version": "1", "penstock.version": "1", "transaction.version": "2"}
+    assert levels() == {
+        "group.version": "1",
+        "mirror.version": "1",
+        "penstock.version": "1",
+        "transaction.version": "2",
+    }
 
 
 def test_a_client_that_knows_version_2_of_transactions_uses_version_1_while_that_is_the_level(

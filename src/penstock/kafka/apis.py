@@ -65,7 +65,12 @@ from penstock.kafka.handlers import (
     write_txn_markers,
 )
 from penstock.model.errors import ErrorCode
-from penstock.model.features import CONSUMER_PROTOCOL, GROUP_VERSION
+from penstock.model.features import (
+    CONSUMER_PROTOCOL,
+    GROUP_VERSION,
+    MIRROR_VERSION,
+    MIRRORED_TOPICS,
+)
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.messages.add_offsets_to_txn import (
     AddOffsetsToTxnRequest,
@@ -189,6 +194,7 @@ from penstock.wire.messages.write_txn_markers import WriteTxnMarkersRequest, Wri
 from penstock.wire.schema import Message
 
 _CONSUMER_GROUPS: Final = (GROUP_VERSION, CONSUMER_PROTOCOL)
+_MIRRORS: Final = (MIRROR_VERSION, MIRRORED_TOPICS)
 
 
 def _api_versions(request: ApiVersionsRequest, context: Context) -> ApiVersionsResponse:
@@ -255,7 +261,7 @@ _ROWS: tuple[Api[Any, Any], ...] = (
     _api(ApiKey.LIST_CONFIG_RESOURCES, (0, 1), ListConfigResourcesRequest, ListConfigResourcesResponse, list_config_resources.handle),
     _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, (0, 0), DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, describe_topic_partitions.handle, refuse=describe_topic_partitions.refuse),
     _api(ApiKey.GET_REPLICA_LOG_INFO, (0, 0), GetReplicaLogInfoRequest, GetReplicaLogInfoResponse, get_replica_log_info.handle, refuse=get_replica_log_info.refuse),
-    _api(ApiKey.MIRROR_APPEND, (0, 0), MirrorAppendRequest, MirrorAppendResponse, mirror_append.handle, refuse=mirror_append.refuse, pipelined=True),
+    _api(ApiKey.MIRROR_APPEND, (0, 0), MirrorAppendRequest, MirrorAppendResponse, mirror_append.handle, refuse=mirror_append.refuse, pipelined=True, needs=_MIRRORS),
     _api(ApiKey.API_VERSIONS, (0, 4), ApiVersionsRequest, ApiVersionsResponse, _api_versions),
 )
 # fmt: on

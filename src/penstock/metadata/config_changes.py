@@ -10,7 +10,7 @@ from penstock.metadata.decisions import Decision, unchanged
 from penstock.metadata.elections import clear_stale_elrs
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.partition_rules import Laws
-from penstock.metadata.promotions import MIRROR_SOURCE, promotion_after, topic_write
+from penstock.metadata.promotions import check_may_mirror, promotion_after, topic_write
 from penstock.metadata.store import Delete, Put, Write
 from penstock.metadata.values import broker_config_key, encode, topic_config_key
 from penstock.model.configs import (
@@ -132,8 +132,7 @@ def _topic_target(image: ClusterImage, name: str, layers: BrokerLayers) -> _Targ
         resolve_topic_config(
             overrides, layers.in_force, replication_factor=topic.replication_factor
         )
-        if topic.is_internal and overrides.get(MIRROR_SOURCE):
-            raise InvalidConfig(f"'{name}' is written by brokers only: it cannot be a mirror")
+        check_may_mirror(image, name, overrides)
 
     def default(setting: Setting) -> str:
         found = topic_default(setting, layers.in_force)

@@ -9,6 +9,7 @@ from penstock.metadata.cordons import is_cordoned
 from penstock.metadata.decisions import Decision, Rules, unchanged
 from penstock.metadata.image import BrokerInfo, ClusterImage, TopicImage
 from penstock.metadata.placement import Candidate, check_replicas, place
+from penstock.metadata.promotions import check_may_mirror
 from penstock.metadata.store import Delete, DeletePrefix, Put, Write
 from penstock.metadata.topic_names import InvalidTopicName, check_no_collision, check_topic_name
 from penstock.metadata.topic_writes import (
@@ -76,6 +77,7 @@ class _Plan:
     def create(self, spec: TopicSpec, new_id: Callable[[], TopicId]) -> Decision[CreatedTopic]:
         self._check_name(spec.name)
         config = self._checked_config(spec.config)
+        check_may_mirror(self._image, spec.name, config)
         if spec.assignments:
             replicas = self._assigned_replicas(spec)
         else:

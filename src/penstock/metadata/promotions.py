@@ -7,12 +7,29 @@ from collections.abc import Mapping
 from typing import Final
 
 from penstock.metadata.decisions import Decision, unchanged
-from penstock.metadata.image import ClusterImage, TopicImage
+from penstock.metadata.feature_levels import in_force
+from penstock.metadata.image import INTERNAL_TOPICS, ClusterImage, TopicImage
 from penstock.metadata.store import Delete, Put, Write
 from penstock.metadata.values import encode, topic_config_key
+from penstock.model.errors import InvalidConfig
+from penstock.model.features import MIRROR_VERSION, MIRRORED_TOPICS
 
 MIRROR_SOURCE: Final = "penstock.mirror.source"
 NO_PROMOTION: Final = 0
+
+
+def check_may_mirror(image: ClusterImage, name: str, overrides: Mapping[str, str]) -> None:
+    """Raise if a topic that cannot be a mirror would become one."""
+    if not overrides.get(MIRROR_SOURCE):
+        return
+    if name in INTERNAL_TOPICS:
+        raise InvalidConfig(f"'{name}' is written by brokers only: it cannot be a mirror")
+    level = in_force(image).get(MIRROR_VERSION, 0)
+    if level < MIRRORED_TOPICS:
+        raise InvalidConfig(
+            f"{MIRROR_SOURCE}: this cluster has {MIRROR_VERSION} at level {level}, and that needs"
+            f" {MIRRORED_TOPICS}: penstock cluster features upgrade --to {MIRROR_VERSION}={MIRRORED_TOPICS}"
+        )
 
 
 def promotion_after(image: ClusterImage, topic: TopicImage, overrides: Mapping[str, str]) -> int:

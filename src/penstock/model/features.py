@@ -10,9 +10,11 @@ from typing import Final, NamedTuple
 
 PENSTOCK_VERSION: Final = "penstock.version"  # of the values in the metadata store
 GROUP_VERSION: Final = "group.version"  # 1: the consumer protocol (KIP-848)
+MIRROR_VERSION: Final = "mirror.version"  # 1: topics that mirror those of other clusters
 TRANSACTION_VERSION: Final = "transaction.version"  # 1: state with tagged fields; 2: KIP-890
 
 CONSUMER_PROTOCOL: Final = 1  # of GROUP_VERSION
+MIRRORED_TOPICS: Final = 1  # of MIRROR_VERSION
 TAGGED_STATE: Final = 1  # of TRANSACTION_VERSION
 
 
@@ -34,13 +36,15 @@ Ranges = Mapping[str, Levels]
 SUPPORTED: Final[Ranges] = MappingProxyType(
     {
         GROUP_VERSION: Levels(0, 1),
+        MIRROR_VERSION: Levels(0, 1),
         PENSTOCK_VERSION: Levels(1, 1),
         TRANSACTION_VERSION: Levels(0, 2),
     }
 )
 LOSSLESS_DOWN_TO: Final[Mapping[str, int]] = MappingProxyType(
-    {  # below, a broker may meet what it cannot read: groups of the consumer protocol, tagged fields
+    {  # below, a broker may meet what it cannot read: groups of the consumer protocol, mirrors, tagged fields
         GROUP_VERSION: 1,
+        MIRROR_VERSION: MIRRORED_TOPICS,
         PENSTOCK_VERSION: 1,
         TRANSACTION_VERSION: TAGGED_STATE,
     }

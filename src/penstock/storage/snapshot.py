@@ -25,6 +25,7 @@ _PRODUCER: Final = Struct(">qhiqiqB")
 _BATCH: Final = Struct(">iiqqq")  # sequences, offsets, timestamp
 _DIGEST: Final = Struct(">qII")  # base offset, entries, their checksum
 _CHECKED_FROM: Final = 10
+_PROMOTION_END: Final = _SECTION.size + _PROMOTION.size
 
 
 class Mark(NamedTuple):
@@ -74,11 +75,18 @@ def section_of(
 
 
 def encode(sections: Iterable[bytes]) -> bytes:
+    """In the first version where that has room, for those who go back to an older broker."""
     sections = list(sections)
+    version = _VERSION if any(map(_has_promotion, sections)) else _FIRST_VERSION
+    if version == _FIRST_VERSION:
+        sections = [raw[: _SECTION.size] + raw[_PROMOTION_END:] for raw in sections]
     body = b"".join(sections)
-    count = len(sections).to_bytes(2, "big")
-    crc = _checksum(_VERSION, count + body)
-    return _HEAD.pack(_MAGIC, _VERSION, crc, len(sections)) + body
+    crc = _checksum(version, len(sections).to_bytes(2, "big") + body)
+    return _HEAD.pack(_MAGIC, version, crc, len(sections)) + body
+
+
+def _has_promotion(section: bytes) -> bool:
+    return section[_SECTION.size : _PROMOTION_END] != _PROMOTION.pack(*_NO_PROMOTION)
 
 
 def decode(data: bytes) -> list[tuple[Section, bytes]]:

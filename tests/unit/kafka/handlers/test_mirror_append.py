@@ -7,6 +7,8 @@ import pytest
 from penstock.broker.markers import Ending
 from penstock.kafka.security import Operation, ResourceType
 from penstock.metadata.config_changes import ConfigOp, Op, Resource
+from penstock.metadata.controller import TopicSpec
+from penstock.metadata.feature_levels import LevelChange, UpgradeType
 from penstock.metadata.promotions import end_promotion
 from penstock.model.errors import BrokerError, ErrorCode, InvalidConfig
 from penstock.model.ids import TopicPartition
@@ -14,6 +16,7 @@ from penstock.records.batch import stamp
 from penstock.records.builder import build_batch
 from penstock.records.record import Record
 from penstock.transactions.state import Producer
+from penstock.wire.messages.api_versions import ApiVersionsRequest
 from penstock.wire.messages.mirror_append import (
     MirrorAppendRequest,
     MirrorPartition,
@@ -161,6 +164,24 @@ def test_internal_topics_are_no_mirrors(broker: BrokerContext) -> None:
     broker.run(broker.services.groups.coordinator_of("a-group"))
     with pytest.raises(InvalidConfig, match="cannot be a mirror"):
         alter(broker, ConfigOp(SOURCE, Op.SET, "east"), topic="__consumer_offsets")
+
+
+def test_a_cluster_that_is_not_all_of_this_version_has_no_mirrors(copy: BrokerContext) -> None:
+    down = LevelChange("mirror.version", 0, UpgradeType.UNSAFE_DOWNGRADE)
+    copy.run(copy.cluster.update_features([down]))
+    try:
+        with pytest.raises(InvalidConfig, match=r"features upgrade --to mirror.version=1"):
+            alter(copy, ConfigOp(SOURCE, Op.SET, "west"))
+        spec = TopicSpec("other", 1, config={SOURCE: "east"})
+        (refused,) = copy.run(copy.cluster.create_topics([spec]))
+        assert isinstance(refused, InvalidConfig)
+        assert mirror(copy, batch(0)).error_code == ErrorCode.UNSUPPORTED_VERSION
+        told = copy.ask(ApiVersionsRequest(client_software_name="t", client_software_version="1"))
+        assert MirrorAppendRequest.api_key not in {api.api_key for api in told.api_keys}
+        promote(copy)
+    finally:
+        up = LevelChange("mirror.version", 1, UpgradeType.UPGRADE)
+        copy.run(copy.cluster.update_features([up]))
 
 
 # Promotion -------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from tests.support.txn_session import Session, committed_values
 
 UP, SAFE, UNSAFE = UpgradeType
 TRANSACTIONS, GROUPS = "transaction.version", "group.version"
-HIGHEST = {GROUPS: 1, "penstock.version": 1, TRANSACTIONS: 2}
+HIGHEST = {GROUPS: 1, "mirror.version": 1, "penstock.version": 1, TRANSACTIONS: 2}
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,12 @@ def test_a_new_cluster_tells_the_highest_levels_and_the_ranges_of_its_broker(
     broker: BrokerContext,
 ) -> None:
     ranges = {it.name: (it.min_version, it.max_version) for it in told(broker).supported_features}
-    assert ranges == {GROUPS: (0, 1), "penstock.version": (1, 1), TRANSACTIONS: (0, 2)}
+    assert ranges == {
+        GROUPS: (0, 1),
+        "mirror.version": (0, 1),
+        "penstock.version": (1, 1),
+        TRANSACTIONS: (0, 2),
+    }
     assert levels(broker) == HIGHEST
     assert [it.name for it in told(broker, 3).supported_features] == ["penstock.version"]
 
