@@ -109,9 +109,7 @@ class Scale:
             some = self._watched[number::topics]
             new = [_admin.NewTopic(f"bench-{number}", size, _BROKERS)]
             new += [_admin.NewTopic(name, 1, _BROKERS) for name in some]
-            made = admin.create_topics(new, operation_timeout=120, request_timeout=120)
-            for created in made.values():
-                created.result()
+            until(partial(_created, admin, new))
         self._count = topics * size + _WATCHED
         self._row("created", f"{time.monotonic() - begun_s:.1f} s")
         until(lambda: all(-1 not in _leaders(it, self._watched) for it in self._watches))
@@ -126,7 +124,7 @@ class Scale:
         for number in range(_CHANGES):
             name = f"latecomer-{number}"
             begun_s = time.monotonic()
-            admin.create_topics([_admin.NewTopic(name, 1, _BROKERS)])[name].result()
+            until(partial(_created, admin, [_admin.NewTopic(name, 1, _BROKERS)]))
             until(partial(self._is_known, name))
             took_s.append(time.monotonic() - begun_s)
             self._count += 1
@@ -191,6 +189,14 @@ class Scale:
             else:
                 return begun_s
         raise SystemExit("the broker does not start")
+
+
+def _created(admin: Any, new: list[Any]) -> bool:
+    """A controller that changes in between is asked again."""
+    made = admin.create_topics(new, operation_timeout=120, request_timeout=120)
+    errors = [future.exception() for future in made.values()]
+    codes = {error.args[0].code() for error in errors if error is not None}
+    return codes <= {confluent_kafka.KafkaError.TOPIC_ALREADY_EXISTS}
 
 
 def _leaders(watch: Watch, topics: Iterable[str]) -> set[int]:
