@@ -110,6 +110,13 @@ def test_people_get_the_numbers_that_matter() -> None:
     assert any("<k>  4 records, 4.0%" in line for line in shown)
 
 
+def test_growth_is_told_in_words() -> None:
+    days = [cell(interval=day, size_bytes=9000 - 1024 * day) for day in range(6)]
+    assert "  growth    unknown: 3 whole days are needed" in lines(facts(days[:2], DAY_MS))
+    told = "  growth    each day brings -1.0 KiB to the one before, over 6 days"
+    assert told in lines(facts(days, DAY_MS))
+
+
 def test_the_picture_is_well_formed_and_shows_hot_partitions() -> None:
     cells = [cell(partition=index, interval=index * 3) for index in range(3)]
     hot = cell(partition=3, interval=1, records=500)

@@ -12,6 +12,7 @@ _PLOT: Final = _WIDTH - _LEFT - _RIGHT
 _RATES: Final = 160  # height
 _BARS: Final = 70
 _BAND: Final = _RATES + _BARS + 110
+_LABEL: Final = 16
 _MOST_BARS: Final = 400
 _INK, _LINE, _AREA, _HOT = "#1f2430", "#2563a8", "#c9def3", "#c2410c"
 
@@ -59,7 +60,8 @@ def _rates(rate: Mapping[str, Any], top: int, step_ms: int) -> Iterator[str]:
         f'stroke="{_INK}" stroke-dasharray="4 4"/>'
     )
     yield _text(_LEFT - 8, top + 10, f"{peak:,.0f}/s", anchor="end")
-    yield _text(_LEFT - 8, mean + 4, f"{rate['records_per_s']:,.0f}/s", anchor="end")
+    if mean - top > _LABEL:  # or it would lie over the peak's
+        yield _text(_LEFT - 8, mean + 4, f"{rate['records_per_s']:,.0f}/s", anchor="end")
     yield _text(_LEFT, bottom + 16, _time(first_ms))
     yield _text(_LEFT + _PLOT, bottom + 16, _time(after_ms), anchor="end")
 

@@ -212,8 +212,7 @@ def _lines(topic: Mapping[str, Any]) -> Iterable[str]:
     )
     yield f"  size      mean {size['mean']:,.0f} B, p50 {size['p50']:,} B, p99 {size['p99']:,} B, largest {size['max']:,} B"
     change = topic["growth"]["bytes_per_day_change"]
-    days = len(topic["growth"]["days"])
-    yield f"  growth    {_change(change)} over {days} day{'s' if days != 1 else ''}"
+    yield f"  growth    {_change(change, len(topic['growth']['days']))}"
     hot = [
         f"{row['partition']} ({row['share']} times the even share)"
         for row in topic["partitions"]
@@ -224,10 +223,11 @@ def _lines(topic: Mapping[str, Any]) -> Iterable[str]:
         yield f"  key       {key['key']}  {key['records']:,} records, {key['share']:.1%}"
 
 
-def _change(change: float | None) -> str:
+def _change(change: float | None, days: int) -> str:
     if change is None:
-        return "unknown: three whole days are needed"
-    return f"{'+' if change >= 0 else '-'}{_size(abs(change))} a day, each day"
+        return f"unknown: {_DAYS_FOR_GROWTH} whole days are needed"
+    sign = "+" if change >= 0 else "-"
+    return f"each day brings {sign}{_size(abs(change))} to the one before, over {days} days"
 
 
 def _size(size_bytes: float) -> str:
