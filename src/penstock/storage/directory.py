@@ -3,7 +3,6 @@
 What is durable for all partitions is in a few files that are replaced whole; see docs/storage-format.md.
 """
 
-import fcntl
 import os
 import shutil
 import uuid
@@ -17,8 +16,9 @@ from typing import Final
 from penstock.model.configs import TopicConfig
 from penstock.model.errors import BrokerError, DiskFull, StorageFault
 from penstock.model.ids import TopicId
-from penstock.storage import checkpoints, identity, layout, markers, names
+from penstock.storage import checkpoints, identity, layout, machine, markers, names
 from penstock.storage.ballast import Ballast
+from penstock.storage.checkpoint_ticket import CheckpointTicket
 from penstock.storage.checkpoints import (
     HIGH_WATERMARKS,
     LOG_SIZES,
@@ -38,38 +38,7 @@ DELETE_DELAY_MS: Final = 60_000
 STRAY_DELAY_MS: Final = 24 * 3_600_000
 _CLOSING_THREADS: Final = 16
 _CLOSED_TOGETHER: Final = 256  # logs; each holds a few descriptors until it is synced
-_LOCK: Final = "lock"
-_PID_WIDTH: Final = 10
 _NO_BOOT: Final = "disk-failed"  # in place of a boot's id: no run has the same
-_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
-
-
-class CheckpointTicket:
-    """What `checkpoint_begin` gathered. Only `write` runs in a thread, and touches nothing else."""
-
-    __slots__ = ("_disk", "_path", "_syncs", "files", "logs", "store_revision")
-
-    def __init__(
-        self,
-        path: str,
-        open_files: OpenFiles,
-        files: dict[str, Checkpoint],
-        logs: list[tuple[Log, int, int]],
-        store_revision: int | None,
-    ) -> None:
-        self._path = path
-        self._disk: Disk = open_files.disk
-        self._syncs = open_files.syncs
-        self.files = files
-        self.logs = logs  # with their truncations and start offsets
-        self.store_revision = store_revision
-
-    def write(self) -> None:
-        for name, checkpoint in self.files.items():
-            with self._syncs.of(f"{self._path}/{name}"):
-                checkpoints.write(self._path, name, checkpoint, self._disk)
-        if self.store_revision is not None:
-            markers.write_store_revision(self._path, self.store_revision, self._disk)
 
 
 class DataDirectory:
@@ -88,10 +57,10 @@ class DataDirectory:
         self.path = os.path.abspath(path)
         self.files = OpenFiles(open_files_limit, disk)
         self._disk = self.files.disk
-        self._lock_fd = _lock(self.path)
+        self._lock_fd = machine.lock(self.path)
         self.ballast = Ballast(self.path, ballast_bytes)
         try:
-            self._begin_somehow(boot_id if boot_id is not None else _read_boot_id())
+            self._begin_somehow(boot_id if boot_id is not None else machine.read_boot_id())
         except BaseException:
             os.close(self._lock_fd)
             raise
@@ -461,36 +430,6 @@ def remove_tree(path: str) -> None:
         return
     except OSError as error:
         raise StorageFault(f"{path}: cannot be removed: {error.strerror}") from error
-
-
-def _lock(path: str) -> int:
-    try:
-        os.makedirs(path, exist_ok=True)
-        fd = os.open(f"{path}/{_LOCK}", os.O_RDWR | os.O_CREAT, 0o644)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise StorageFault(f"{path}: cannot be used: not a directory") from error
-    except OSError as error:
-        raise StorageFault(f"{path}: cannot be used: {error.strerror}") from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.pread(fd, 20, 0).decode(errors="replace").strip() or "unknown"
-        os.close(fd)
-        raise StorageFault(
-            f"{path} is in use by another broker (process {holder}); give this one its own directory"
-        ) from error
-    with suppress(OSError):  # it only tells others who we are
-        os.pwrite(fd, f"{os.getpid():<{_PID_WIDTH}}\n".encode(), 0)
-    return fd
-
-
-def _read_boot_id() -> str:
-    """What tells one boot of this machine from the next."""
-    try:
-        with open(_BOOT_ID, encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return uuid.uuid4().hex  # not known: take every crash for a power loss
 
 
 def _new_id() -> str:

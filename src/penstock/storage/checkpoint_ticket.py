@@ -1,0 +1,34 @@
+"""What is to be written down of all logs at one moment: gathered in the event loop, written in a thread."""
+
+from penstock.storage import checkpoints, markers
+from penstock.storage.checkpoints import Checkpoint
+from penstock.storage.files import Disk, OpenFiles
+from penstock.storage.log import Log
+
+
+class CheckpointTicket:
+    """What `checkpoint_begin` gathered. Only `write` runs in a thread, and touches nothing else."""
+
+    __slots__ = ("_disk", "_path", "_syncs", "files", "logs", "store_revision")
+
+    def __init__(
+        self,
+        path: str,
+        open_files: OpenFiles,
+        files: dict[str, Checkpoint],
+        logs: list[tuple[Log, int, int]],
+        store_revision: int | None,
+    ) -> None:
+        self._path = path
+        self._disk: Disk = open_files.disk
+        self._syncs = open_files.syncs
+        self.files = files
+        self.logs = logs  # with their truncations and start offsets
+        self.store_revision = store_revision
+
+    def write(self) -> None:
+        for name, checkpoint in self.files.items():
+            with self._syncs.of(f"{self._path}/{name}"):
+                checkpoints.write(self._path, name, checkpoint, self._disk)
+        if self.store_revision is not None:
+            markers.write_store_revision(self._path, self.store_revision, self._disk)
