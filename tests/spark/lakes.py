@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 from penstock.spark.job import Summary, explained
 from penstock.spark.jobs import lake
+from penstock.spark.jobs.lake_options import LakeOptions
 from penstock.spark.progress import Progress
 from tests.support.server import Server
 
@@ -24,8 +25,8 @@ class Lake:
         self.table = home / "table"
         self.dead_letters = home / "table_dead_letters"
 
-    def options(self, *topics: str, **options: Any) -> lake.LakeOptions:
-        return lake.LakeOptions(
+    def options(self, *topics: str, **options: Any) -> LakeOptions:
+        return LakeOptions(
             bootstrap=self.broker.bootstrap, topics=topics, table=str(self.table), **options
         )
 

@@ -16,7 +16,8 @@ from tests.support.server import PATIENCE_S, Server
 
 pytestmark = pytest.mark.spark
 
-RUN_S = 4 * PATIENCE_S
+RUN_S = 10 * PATIENCE_S
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # it lives for seconds only
 
 
 class Command:
@@ -34,7 +35,7 @@ class Command:
         return self.start(stop_at).wait(RUN_S)
 
     def start(self, stop_at: str | None = None) -> "subprocess.Popen[bytes]":
-        variables = {VARIABLE: stop_at} if stop_at else {}
+        variables = {"JAVA_TOOL_OPTIONS": QUICK_JVM} | ({VARIABLE: stop_at} if stop_at else {})
         return subprocess.Popen(
             command(*self._words),
             env=environment(**variables),

@@ -2,22 +2,22 @@
 
 import json
 import time
-from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.spark import checkpoint
 from penstock.spark.checkpoint import Identity
 from penstock.spark.errors import JobError, explain
-from penstock.spark.job import Job, JobOptions, Kind, Plan, Summary, option
+from penstock.spark.job import Job, Plan, Summary
 from penstock.spark.jobs import lake_manifest as manifests
-from penstock.spark.jobs.lake_batches import Batches, Storage
+from penstock.spark.jobs.lake_batches import Batches, Storage, Totals
+from penstock.spark.jobs.lake_compact import Compacted, Compactor
 from penstock.spark.jobs.lake_decode import Decoder, RawDecoder
-from penstock.spark.jobs.lake_files import is_local, normal, open_files
+from penstock.spark.jobs.lake_files import is_local, open_files
 from penstock.spark.jobs.lake_json import JsonDecoder
-from penstock.spark.jobs.lake_layout import Layout, check_name, default_dead_letters, default_name
-from penstock.spark.jobs.lake_manifest import Manifest
+from penstock.spark.jobs.lake_manifest import Manifest, Table
+from penstock.spark.jobs.lake_options import LakeOptions
 from penstock.spark.jobs.lake_start import Numbers, claim_table, compare, starting_offsets
-from penstock.spark.progress import Progress
+from penstock.spark.progress import Meter, Progress
 from penstock.spark.survey import Ranges, find_ranges
 
 _SQL: Final = {
@@ -25,102 +25,10 @@ _SQL: Final = {
     "spark.sql.maxConcurrentOutputFileWriters": "64",  # else rows are sorted by directory first
     "spark.sql.session.timeZone": "UTC",  # of dates in directories' names
 }
+_COMPACT_EVERY: Final = 100  # batches
+_LOOK_S: Final = 0.5
 _SOURCE_SAYS: Final = "set the option failOnDataLoss to false"
 _WE_SAY: Final = "give --allow-data-loss"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LakeOptions(JobOptions):
-    topics: tuple[str, ...] = option("to read", metavar="TOPIC", many=True, positional=True)
-    table: str = option("directory, or URL of one, that holds the table", metavar="DIR")
-    decode: str = option(
-        "what values are: raw, json or avro (default raw)",
-        default="raw",
-        choices=("raw", "json", "avro"),
-    )
-    schema: str | None = option(
-        "of JSON: DDL such as 'id BIGINT, amount DOUBLE', or a file with it (default: found in a sample); of Avro: an .avsc file",
-        metavar="DDL|FILE",
-        default=None,
-    )
-    evolve: bool = option("add columns for new fields", kind=Kind.FLAG)
-    partition_by: str = option(
-        "directories by time of the records: hour, day or none (default day)",
-        default="day",
-        choices=("hour", "day", "none"),
-    )
-    dead_letters: str | None = option(
-        "table of what cannot be decoded (default: DIR_dead_letters)", metavar="DIR", default=None
-    )
-    since: int | None = option(
-        "leave out what is older, such as -7d", kind=Kind.TIME, metavar="TIME", default=None
-    )
-    new_only: bool = option("leave out what the topics have now", kind=Kind.FLAG)
-    follow: bool = option("go on with what is written from now on, until stopped", kind=Kind.FLAG)
-    every: int = option(
-        "with --follow: time between batches (default 10s)",
-        kind=Kind.DURATION,
-        metavar="TIME",
-        default=10_000,
-    )
-    batch_records: int = option(
-        "at most so many in a batch (default 4000000)",
-        kind=Kind.COUNT,
-        metavar="N",
-        default=4_000_000,
-    )
-    read_uncommitted: bool = option("also records of open and aborted transactions", kind=Kind.FLAG)
-    allow_data_loss: bool = option("go on when retention was faster than the job", kind=Kind.FLAG)
-    name: str | None = option(
-        "of the job (default: from table and topics)", metavar="NAME", default=None
-    )
-    checkpoint: str | None = option(
-        "where the job keeps how far it is (default: in the table)", metavar="DIR", default=None
-    )
-
-    def __post_init__(self) -> None:
-        if not self.topics:
-            raise ValueError("lake needs a TOPIC")
-        if self.name is not None:
-            check_name(self.name)
-        if self.batch_records < 1:
-            raise ValueError("--batch-records must be at least 1")
-        if self.new_only and self.since is not None:
-            raise ValueError("--new-only and --since exclude each other")
-        if self.decode == "raw" and (self.schema is not None or self.evolve):
-            raise ValueError("--schema and --evolve need --decode json or avro")
-        if self.decode == "avro" and self.schema is None:
-            raise ValueError("--decode avro needs --schema FILE.avsc")
-
-    @property
-    def layout(self) -> Layout:
-        table = normal(self.table)
-        dead = normal(self.dead_letters) if self.dead_letters else default_dead_letters(table)
-        return Layout(table, dead, self.name or default_name(table, self.topics))
-
-    @property
-    def checkpoint_place(self) -> str:
-        return normal(self.checkpoint) if self.checkpoint else self.layout.checkpoint
-
-    @property
-    def group(self) -> str:
-        return f"penstock-lake-{self.layout.job}"
-
-    def identity(self, cluster_id: str) -> Identity:
-        """What must not change from run to run."""
-        layout = self.layout
-        return Identity(
-            job="lake",
-            topics=tuple(sorted(set(self.topics))),
-            cluster_id=cluster_id,
-            options={
-                "name": layout.job,
-                "table": layout.table,
-                "dead_letters": layout.dead_letters,
-                "decode": self.decode,
-                "partition_by": self.partition_by,
-            },
-        )
 
 
 # Plan --------------------------------------------------------------------------------------------
@@ -208,8 +116,38 @@ def run(session: Any, options: LakeOptions, progress: Progress) -> Summary:
     decoder = _decoder(session, options, storage, ranges, progress)
     batches = Batches(session, storage, decoder, _placing(options.partition_by), _nothing)
     batches.recover()
-    _stream(session, options, storage, ranges, batches, progress)
-    return _summary(options, ranges, storage, batches, time.monotonic() - started_s)
+    compaction = _Compaction(session, options, storage)
+    compaction.recover()
+    if not options.compact_only:
+        _stream(session, options, storage, ranges, batches, compaction, progress)
+    if options.compact or options.compact_only:
+        with progress.tasks(session, "compacting small files"):
+            compaction.run()
+    facts = {"compacted": compaction.total._asdict()}
+    return _summary(options, ranges, storage, batches, facts, time.monotonic() - started_s)
+
+
+class _Compaction:
+    """Of the rows and of the dead letters."""
+
+    def __init__(self, session: Any, options: LakeOptions, storage: Storage) -> None:
+        self._small_bytes = options.small_files
+        self._is_due = options.compact and options.follow
+        self._compactors = [Compactor(session, storage, table) for table in Table]
+        self.total = Compacted(0, 0)
+
+    def recover(self) -> None:
+        for compactor in self._compactors:
+            compactor.recover()
+
+    def run(self) -> None:
+        for compactor in self._compactors:
+            done = compactor.run(self._small_bytes)
+            self.total = Compacted(self.total.before + done.before, self.total.after + done.after)
+
+    def after_batch(self, batch: int) -> None:
+        if self._is_due and batch % _COMPACT_EVERY == _COMPACT_EVERY - 1:
+            self.run()
 
 
 def _decoder(
@@ -234,6 +172,7 @@ def _stream(
     storage: Storage,
     ranges: Ranges,
     batches: Batches,
+    compaction: _Compaction,
     progress: Progress,
 ) -> None:
     place = options.checkpoint_place
@@ -241,6 +180,7 @@ def _stream(
 
     def take(records: Any, batch: int) -> None:
         batches.take(records, *numbers.number(batch))
+        compaction.after_batch(batch)
 
     start = starting_offsets(
         storage,
@@ -263,7 +203,7 @@ def _stream(
         .start()
     )
     try:
-        progress.follow(query)
+        _watch(query, batches.totals, progress)
     except KeyboardInterrupt:
         if not options.follow:
             raise
@@ -274,6 +214,19 @@ def _stream(
         raise JobError(said.replace(_SOURCE_SAYS, _WE_SAY)) from error
     finally:
         query.stop()
+
+
+def _watch(query: Any, totals: Totals, progress: Progress) -> None:
+    """Until the query ends; raises what ended it. Spark's own count has records twice of which some are bad."""
+    meter = Meter()
+    while not query.awaitTermination(_LOOK_S):
+        meter.see(query.recentProgress)
+        behind = "" if meter.lag is None else f", lag {meter.lag:,}"
+        bad = f", {totals.dead_letters:,} dead letters" if totals.dead_letters else ""
+        progress.show(
+            f"{totals.rows:,} rows in {totals.batches:,} batches{bad}, "
+            f"{meter.rows_per_s:,.0f} rows/s{behind}"
+        )
 
 
 def _source_options(options: LakeOptions, start: str) -> dict[str, str]:
@@ -311,7 +264,12 @@ def _nothing(manifest: Manifest) -> None:
 
 
 def _summary(
-    options: LakeOptions, ranges: Ranges, storage: Storage, batches: Batches, seconds: float
+    options: LakeOptions,
+    ranges: Ranges,
+    storage: Storage,
+    batches: Batches,
+    more: dict[str, Any],
+    seconds: float,
 ) -> Summary:
     layout, totals, last = storage.layout, batches.totals, storage.last()
     covered = last.covered if last else {}
@@ -329,6 +287,7 @@ def _summary(
         "dead_letters": totals.dead_letters,
         "files": totals.files,
         "bytes": totals.size_bytes,
+        **more,
         "seconds": round(seconds, 1),
         "covered": [
             {
@@ -351,6 +310,8 @@ def _summary(
         lines.append(
             f"{totals.dead_letters:,} records could not be decoded → {layout.dead_letters}"
         )
+    if compacted := more["compacted"]["before"]:
+        lines.append(f"{compacted:,} small files became {more['compacted']['after']:,}")
     return Summary(facts, tuple(lines))
 
 

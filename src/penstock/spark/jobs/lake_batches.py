@@ -119,7 +119,8 @@ class Batches:
     def recover(self) -> None:
         """Finishes what a killed run has left; the checkpoint may be gone by now."""
         for attempt in self._storage.files.names(self._storage.layout.staging):
-            manifest = self._storage.find(_number(attempt))
+            number = _number(attempt)
+            manifest = None if number is None else self._storage.find(number)
             if manifest is not None and manifest.attempt == attempt:
                 self.publish(manifest)
 
@@ -147,8 +148,9 @@ class Batches:
         root = self._storage.attempt(table, "").rstrip("/")
         files = self._storage.of(table)
         for attempt in files.names(root):
+            number = _number(attempt)
             is_own = table is Table.ROWS and attempt == manifest.attempt
-            if _number(attempt) <= manifest.number and not is_own:
+            if number is not None and number <= manifest.number and not is_own:
                 files.delete(f"{root}/{attempt}")
 
     def _write(self, records: Any, number: int, origin: Origin) -> Manifest:
@@ -248,5 +250,7 @@ def _spans_of_files(session: Any, place: str) -> list[tuple[str, TopicPartition,
     ]
 
 
-def _number(attempt: str) -> int:
-    return int(attempt.partition("-")[0])
+def _number(attempt: str) -> int | None:
+    """Of the batch that staged it; None if it was no batch."""
+    number = attempt.partition("-")[0]
+    return int(number) if number.isdigit() else None

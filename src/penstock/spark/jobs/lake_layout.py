@@ -37,6 +37,10 @@ class Layout(NamedTuple):
         return f"{self.state}/compactions"
 
     @property
+    def dead_compactions(self) -> str:
+        return f"{self.dead_letters}/{STATE}/{self.job}/compactions"
+
+    @property
     def queries(self) -> str:
         return f"{self.state}/queries"
 

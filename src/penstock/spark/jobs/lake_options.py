@@ -1,0 +1,116 @@
+"""What `penstock pipeline lake` takes, and what follows from it."""
+
+from dataclasses import dataclass
+
+from penstock.spark.checkpoint import Identity
+from penstock.spark.job import JobOptions, Kind, option
+from penstock.spark.jobs.lake_compact import DEFAULT_SMALL_BYTES
+from penstock.spark.jobs.lake_files import normal
+from penstock.spark.jobs.lake_layout import Layout, check_name, default_dead_letters, default_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class LakeOptions(JobOptions):
+    topics: tuple[str, ...] = option("to read", metavar="TOPIC", many=True, positional=True)
+    table: str = option("directory, or URL of one, that holds the table", metavar="DIR")
+    decode: str = option(
+        "what values are: raw, json or avro (default raw)",
+        default="raw",
+        choices=("raw", "json", "avro"),
+    )
+    schema: str | None = option(
+        "of JSON: DDL such as 'id BIGINT, amount DOUBLE', or a file with it (default: found in a sample); of Avro: an .avsc file",
+        metavar="DDL|FILE",
+        default=None,
+    )
+    evolve: bool = option("add columns for new fields", kind=Kind.FLAG)
+    partition_by: str = option(
+        "directories by time of the records: hour, day or none (default day)",
+        default="day",
+        choices=("hour", "day", "none"),
+    )
+    dead_letters: str | None = option(
+        "table of what cannot be decoded (default: DIR_dead_letters)", metavar="DIR", default=None
+    )
+    since: int | None = option(
+        "leave out what is older, such as -7d", kind=Kind.TIME, metavar="TIME", default=None
+    )
+    new_only: bool = option("leave out what the topics have now", kind=Kind.FLAG)
+    follow: bool = option("go on with what is written from now on, until stopped", kind=Kind.FLAG)
+    every: int = option(
+        "with --follow: time between batches (default 10s)",
+        kind=Kind.DURATION,
+        metavar="TIME",
+        default=10_000,
+    )
+    batch_records: int = option(
+        "at most so many in a batch (default 4000000)",
+        kind=Kind.COUNT,
+        metavar="N",
+        default=4_000_000,
+    )
+    read_uncommitted: bool = option("also records of open and aborted transactions", kind=Kind.FLAG)
+    allow_data_loss: bool = option("go on when retention was faster than the job", kind=Kind.FLAG)
+    compact: bool = option(
+        "make few large files of many small ones, after the run (with --follow: every 100 batches)",
+        kind=Kind.FLAG,
+    )
+    compact_only: bool = option("only that: read no topic", kind=Kind.FLAG)
+    small_files: int = option(
+        "what --compact takes for small (default 32MiB)",
+        kind=Kind.SIZE,
+        metavar="SIZE",
+        default=DEFAULT_SMALL_BYTES,
+    )
+    name: str | None = option(
+        "of the job (default: from table and topics)", metavar="NAME", default=None
+    )
+    checkpoint: str | None = option(
+        "where the job keeps how far it is (default: in the table)", metavar="DIR", default=None
+    )
+
+    def __post_init__(self) -> None:
+        if not self.topics:
+            raise ValueError("lake needs a TOPIC")
+        if self.name is not None:
+            check_name(self.name)
+        if self.batch_records < 1:
+            raise ValueError("--batch-records must be at least 1")
+        if self.new_only and self.since is not None:
+            raise ValueError("--new-only and --since exclude each other")
+        if self.follow and self.compact_only:
+            raise ValueError("--follow and --compact-only exclude each other")
+        if self.decode == "raw" and (self.schema is not None or self.evolve):
+            raise ValueError("--schema and --evolve need --decode json or avro")
+        if self.decode == "avro" and self.schema is None:
+            raise ValueError("--decode avro needs --schema FILE.avsc")
+
+    @property
+    def layout(self) -> Layout:
+        table = normal(self.table)
+        dead = normal(self.dead_letters) if self.dead_letters else default_dead_letters(table)
+        return Layout(table, dead, self.name or default_name(table, self.topics))
+
+    @property
+    def checkpoint_place(self) -> str:
+        return normal(self.checkpoint) if self.checkpoint else self.layout.checkpoint
+
+    @property
+    def group(self) -> str:
+        return f"penstock-lake-{self.layout.job}"
+
+    def identity(self, cluster_id: str) -> Identity:
+        """What must not change from run to run."""
+        layout = self.layout
+        return Identity(
+            job="lake",
+            topics=tuple(sorted(set(self.topics))),
+            cluster_id=cluster_id,
+            options={
+                "name": layout.job,
+                "table": layout.table,
+                "dead_letters": layout.dead_letters,
+                "decode": self.decode,
+                "partition_by": self.partition_by,
+            },
+        )
