@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 _BATCH_S: Final = 0.02  # what is asked for within this time goes together
 _RETRY_S: Final = 0.2
-_MAX_PARTITIONS: Final = 1000  # in one request: neither loop stands still for it, nor loses its session
+_MAX_PARTITIONS: Final = 1000  # in one request, for which no loop may stand still for long
 _SLOWEST_LOOK_S: Final = 1.0
 _SLOW_MS: Final = 1000  # a follower that holds producers up for so long is told of
 _TELL_EVERY_MS: Final = 10_000
