@@ -36,7 +36,12 @@ def test_what_fails_fails_for_whoever_waits_for_it() -> None:
 def test_after_its_end_nothing_is_begun() -> None:
     threads = DaemonThreads(1, "t")
     running, go_on = Event(), Event()
-    begun = threads.submit(lambda: running.set() or go_on.wait(60))
+
+    def wait() -> bool:
+        running.set()
+        return go_on.wait(60)
+
+    begun = threads.submit(wait)
     waiting = threads.submit(int, "7")
     running.wait(60)
     threads.shutdown(wait=False, cancel_futures=True)
