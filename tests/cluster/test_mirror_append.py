@@ -123,7 +123,7 @@ async def copy_with_a_death(source: Server, target: ClusterOfServers, *, alone: 
         assert await supports_mirrors(copy)
         count = 0
         async for _, batch in batches_from(origin, ORIGIN, START):
-            await append(copy, COPY, batch)
+            await append(copy, COPY, batch, continues_at=0)
             count += 1
             if count == 10:
                 break
@@ -138,7 +138,7 @@ async def promote_with_a_death(target: ClusterOfServers, *, alone: bool) -> None
         leader = await asyncio.to_thread(target.leader_of, *COPY)
         await kill_while(target, leader, promote(pool, COPY.topic), back=alone)
         with pytest.raises(NotAMirror):
-            await append(pool, COPY, bytes(100))
+            await append(pool, COPY, bytes(100), continues_at=0)
 
 
 def copied_rows(target: ClusterOfServers) -> list[Row]:

@@ -77,7 +77,7 @@ def mirror(broker: Broker, copy: str) -> None:
     async def run() -> None:
         async with Pool(broker.bootstrap) as pool:
             for batch in source_batches():
-                await append(pool, TopicPartition(copy, 0), batch)
+                await append(pool, TopicPartition(copy, 0), batch, continues_at=0)
             state = await mirror_state(pool, copy)
             assert (state.source, state.partitions[0].log_end_offset) == ("east", 22)
 

@@ -103,11 +103,13 @@ async def copy_rest(
     state = await mirror_state(target, copy.topic, [copy.partition])
     begin = (await mirror_state(source, origin.topic, [origin.partition])).partitions[0]
     done = state.partitions[copy.partition].log_end_offset
-    before = b""
+    before, since = b"", 0 if done < begin.log_start_offset else done
     async for _, batch in batches_from(source, origin, max(done, begin.log_start_offset)):
-        position = await append(target, copy, before + batch, topic_id=state.topic_id)
+        position = await append(
+            target, copy, before + batch, continues_at=since, topic_id=state.topic_id
+        )
         assert position.high_watermark >= position.log_end_offset > done
-        done, before = position.log_end_offset, batch
+        since, done, before = done, position.log_end_offset, batch
     return done
 
 

@@ -29,8 +29,11 @@ class MirroredPartition(LeadingPartition):
 
     __slots__ = ()
 
-    def append_mirrored(self, records: memoryview) -> None:
-        """Batches of the source, at their own offsets; what is here already is left out. Stamps them in place."""
+    def append_mirrored(self, records: memoryview, continues_at: int) -> None:
+        """Batches of the source, all that it has from `continues_at` on; what is here already is left out.
+
+        Stamps them in place.
+        """
         log = self._writable_log()
         mirror = self.topic.mirror
         if mirror is None or not mirror.source:
@@ -40,7 +43,7 @@ class MirroredPartition(LeadingPartition):
             )
         before = log.next_offset
         try:
-            self._guarded(lambda: log.append_mirrored(records, self.leader_epoch))
+            self._guarded(lambda: log.append_mirrored(records, continues_at, self.leader_epoch))
         finally:
             if self.high_watermark < log.start_offset:  # it begins there: nothing was before
                 self._durable_offset = max(self._durable_offset, log.start_offset)

@@ -50,6 +50,10 @@ class MirrorDiverged(ClientError):
     """The mirror is no copy of the log that the batches come from: it must be made anew."""
 
 
+class MirrorBehind(ClientError):
+    """Something was left out: go on from the end of the mirror's log."""
+
+
 async def supports_mirrors(pool: Pool) -> bool:
     """Whether every broker of the cluster takes MirrorAppend; those of other makes never do."""
     for broker_id in await pool.broker_ids():
@@ -68,16 +72,22 @@ async def append(
     partition: TopicPartition,
     batches: bytes | bytearray | memoryview,
     *,
+    continues_at: int,
     topic_id: bytes = ANY_TOPIC_ID,
     timeout_ms: int | None = None,
 ) -> Position:
     """Whole batches in the source's order; returns when all in-sync replicas have them.
 
+    They are all that the source has from `continues_at` on: the offset that they were fetched from, or 0 when the
+    source has nothing before them. A mirror that does not go so far refuses them (MirrorBehind): one at a time.
     With the `topic_id` of the mirror, one that was deleted and created anew is refused (INCONSISTENT_TOPIC_ID).
     """
 
     async def attempt(deadline: Deadline) -> Position:
-        _, row = await _ask(pool, partition, memoryview(batches), topic_id, deadline)
+        asked = MirrorPartition(
+            index=partition.partition, continues_at=continues_at, records=memoryview(batches)
+        )
+        _, row = await _ask(pool, partition.topic, asked, topic_id, deadline)
         return _position(row)
 
     return await pool.retry(attempt, patient=True, timeout_ms=timeout_ms)
@@ -97,8 +107,8 @@ async def mirror_state(
     async def attempt(deadline: Deadline) -> None:
         for index in indexes:
             if index not in told:
-                name = TopicPartition(topic, index)
-                found, row = await _ask(pool, name, None, ANY_TOPIC_ID, deadline)
+                asked = MirrorPartition(index=index)
+                found, row = await _ask(pool, topic, asked, ANY_TOPIC_ID, deadline)
                 told[index] = found, _position(row)
 
     await pool.retry(attempt, patient=True, timeout_ms=timeout_ms)
@@ -141,25 +151,18 @@ async def _indexes(pool: Pool, topic: str) -> list[int]:
 
 
 async def _ask(
-    pool: Pool,
-    partition: TopicPartition,
-    records: memoryview | None,
-    topic_id: bytes,
-    deadline: Deadline,
+    pool: Pool, topic: str, asked: MirrorPartition, topic_id: bytes, deadline: Deadline
 ) -> tuple[MirrorTopicResult, MirrorPartitionResult]:
-    asked = MirrorTopic(
-        name=partition.topic,
-        topic_id=topic_id,
-        partitions=[MirrorPartition(index=partition.partition, records=records)],
-    )
+    partition = TopicPartition(topic, asked.index)
     request = MirrorAppendRequest(
-        timeout_ms=min(_LONGEST_WAIT_MS, deadline.left_ms()), topics=[asked]
+        timeout_ms=min(_LONGEST_WAIT_MS, deadline.left_ms()),
+        topics=[MirrorTopic(name=topic, topic_id=topic_id, partitions=[asked])],
     )
     answer = await pool.once(Leader(partition), request, MirrorAppendResponse, deadline)
-    (topic,) = answer.topics
-    (row,) = topic.partitions
+    (told,) = answer.topics
+    (row,) = told.partitions
     _check(row, partition)
-    return topic, row
+    return told, row
 
 
 def _check(row: MirrorPartitionResult, partition: TopicPartition) -> None:
@@ -169,6 +172,8 @@ def _check(row: MirrorPartitionResult, partition: TopicPartition) -> None:
         raise NotAMirror(message, code)
     if code is ErrorCode.INVALID_RECORD:
         raise MirrorDiverged(message, code)
+    if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+        raise MirrorBehind(message, code)
     check(row.error_code, row.error_message, str(partition))
 
 

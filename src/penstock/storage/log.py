@@ -113,11 +113,16 @@ class Log(GrowingLog):
 
     # Being a mirror --------------------------------------------------------------------------
 
-    def append_mirrored(self, records: memoryview, leader_epoch: int) -> None:
+    def append_mirrored(self, records: memoryview, continues_at: int, leader_epoch: int) -> None:
         """Batches of another cluster's log, at their own offsets; what is here already is left out.
 
-        All are checked before any is written. An empty log begins with the first of them.
+        They are all that it has from `continues_at` on: so far this log must go, or what comes between would be lost
+        without a word. All are checked before any is written. An empty log begins with the first of them.
         """
+        if continues_at > self.next_offset:
+            raise OffsetOutOfRange(
+                f"{self} ends at offset {self.next_offset}: what comes before {continues_at} was not sent"
+            )
         batches = mirroring.missing_batches(records, self, self.next_offset)
         if not batches:
             return

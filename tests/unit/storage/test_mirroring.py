@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.model.errors import CorruptBatch, DiskFull, ErrorCode, InvalidRecord
+from penstock.model.errors import CorruptBatch, DiskFull, ErrorCode, InvalidRecord, OffsetOutOfRange
 from penstock.records.batch import BatchHeader, iter_headers, stamp
 from penstock.records.control import ControlType, Promotion, decode_marker, decode_promotion
 from penstock.records.crc32c import crc32c
@@ -81,8 +81,8 @@ def at(base_offset: int, *values: bytes) -> memoryview:
     return made
 
 
-def mirror(log: Log, records: memoryview) -> None:
-    log.append_mirrored(records, EPOCH)
+def mirror(log: Log, records: memoryview, continues_at: int = 0) -> None:
+    log.append_mirrored(records, continues_at, EPOCH)
 
 
 def without_epochs(data: bytes) -> bytes:
@@ -159,7 +159,7 @@ def test_an_epoch_begins_where_the_log_ended_also_before_a_gap(tmp_path: Path) -
     """Else a follower that has more of the epoch before would not be cut."""
     leader, follower = new_log(tmp_path / "a"), new_log(tmp_path / "b")
     put(leader, b"0", epoch=1)
-    leader.append_mirrored(at(50, b"1"), 2)
+    leader.append_mirrored(at(50, b"1"), 1, 2)
     follower.append_as_follower(memoryview(raw(leader)))
     for log in (leader, follower):
         assert log.end_offset_for(1) == (1, 1)
@@ -185,6 +185,19 @@ def test_a_gap_that_no_segment_can_hold_is_refused(tmp_path: Path) -> None:
     assert log.next_offset == 1
     mirror(log, at(1 << 31, b"1"))
     assert [it.base_offset for it in headers(raw(log))] == [0, 1 << 31]
+
+
+def test_what_comes_before_must_be_there(tmp_path: Path) -> None:
+    """Two requests that change places lose nothing, also where gaps are allowed."""
+    log = new_log(tmp_path)
+    with pytest.raises(OffsetOutOfRange, match="what comes before 500 was not sent"):
+        mirror(log, at(510, b"b"), continues_at=500)
+    mirror(log, at(490, b"a"))  # the source has nothing before
+    with pytest.raises(OffsetOutOfRange, match="ends at offset 491"):
+        mirror(log, at(510, b"b"), continues_at=500)
+    mirror(log, at(510, b"b"), continues_at=491)
+    mirror(log, at(490, b"a"), continues_at=100)
+    assert [it.base_offset for it in headers(raw(log, 490))] == [490, 510]
 
 
 def refusal(log: Log, data: bytes, kind: type[Exception]) -> str:

@@ -69,7 +69,7 @@ def _append(
         partition = context.replicas.partition(topic, asked.index)
         if asked.records:
             partition.check_in_sync()
-            partition.append_mirrored(asked.records)
+            partition.append_mirrored(asked.records, asked.continues_at)
             topic.metrics.bytes_in.value += len(asked.records)
         else:
             partition.finish_promotion(context.clock.wall_ms())

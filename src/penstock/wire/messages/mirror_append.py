@@ -8,6 +8,7 @@ from penstock.wire.schema import Message, Struct
 
 class MirrorPartition(Struct):
     index: int = int32()
+    continues_at: int = int64()  # of the source nothing is missing from there to the last batch
     records: memoryview | None = record_batches(nullable="0+")  # whole batches, in order
 
 

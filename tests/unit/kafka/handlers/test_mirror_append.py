@@ -48,9 +48,13 @@ def of_transaction(base_offset: int, producer: int, sequence: int = 0) -> memory
 
 
 def tell(
-    broker: BrokerContext, records: memoryview | None, *, topic_id: bytes = bytes(16)
+    broker: BrokerContext,
+    records: memoryview | None,
+    *,
+    topic_id: bytes = bytes(16),
+    continues_at: int = 0,
 ) -> MirrorTopicResult:
-    partition = MirrorPartition(index=0, records=records)
+    partition = MirrorPartition(index=0, continues_at=continues_at, records=records)
     topic = MirrorTopic(name="copy", topic_id=topic_id, partitions=[partition])
     (result,) = broker.ask(MirrorAppendRequest(timeout_ms=10_000, topics=[topic])).topics
     assert isinstance(result, MirrorTopicResult)
@@ -116,6 +120,14 @@ def test_what_does_not_continue_the_log_is_refused_by_name(copy: BrokerContext) 
     assert "not a copy" in (straddling.error_message or "")
     assert broken.error_code == ErrorCode.CORRUPT_MESSAGE
     assert copy.partition("copy").log.next_offset == 3
+
+
+def test_a_hole_is_refused_by_name(copy: BrokerContext) -> None:
+    mirror(copy, batch(0, 3))
+    row = tell(copy, batch(9), continues_at=7).partitions[0]
+    assert row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert "what comes before 7 was not sent" in (row.error_message or "")
+    assert tell(copy, batch(9), continues_at=3).partitions[0].error_code == 0
 
 
 def test_a_topic_that_was_created_anew_is_another_one(copy: BrokerContext) -> None:
