@@ -3,16 +3,20 @@
 import signal
 import subprocess
 from collections import Counter
+from collections.abc import Callable
+from glob import glob
 from pathlib import Path
 
+import psutil
 import pytest
 
 from penstock.spark.jobs.lake_batches import STEPS
+from penstock.spark.jobs.lake_compact import STEPS as COMPACTION_STEPS
 from penstock.spark.steps import VARIABLE
 from tests.spark.lakes import Place, places, read
-from tests.spark.topics import Create, Sent, produce
+from tests.spark.topics import Create, Sent, numbered, produce
 from tests.support.command import command, environment
-from tests.support.server import PATIENCE_S, Server
+from tests.support.server import PATIENCE_S, Server, until
 
 pytestmark = pytest.mark.spark
 
@@ -73,3 +77,83 @@ def test_killed_at_every_step_with_bad_records_among_the_json(
     _check(lake, name, [200, 200])
     rows = read(lake.table)
     assert sorted(row["value"]["n"] for row in rows) == [n for n in range(400) if n % 3]
+
+
+def test_raw_records_and_their_compaction_killed_at_every_step(
+    broker: Server, topic: Create, tmp_path: Path
+) -> None:
+    """A compaction that is killed may leave records doubled until the next run, and never fewer."""
+    name = topic("kill", partitions=2)
+    produce(broker, name, numbered(200, partitions=2))
+    lake = Command(broker, tmp_path / "table", name, "--compact")
+    for step in ("lake:staged", "lake:manifest#2", "lake:first-renamed#2", "lake:table"):
+        assert lake.run(step) == -signal.SIGKILL, step
+        assert max(lake.found().values(), default=1) == 1, step
+    count = 200
+    for step in COMPACTION_STEPS:
+        assert lake.run(step) == -signal.SIGKILL, step
+        assert len(lake.found()) == count, step
+        produce(broker, name, numbered(10, partitions=2))
+        count += 10
+    assert lake.run() == 0
+    _check(lake, name, [count // 2, count // 2])
+    assert len(list(lake.table.glob("topic=*/date=*/*.parquet"))) == 1
+
+
+def test_workers_and_the_jvm_are_killed(broker: Server, topic: Create, tmp_path: Path) -> None:
+    """A task may be tried again; where it may not, the job fails, and the next run goes on."""
+    name = topic("kill", partitions=2)
+    produce(broker, name, numbered(400, partitions=2))
+    for number, master in enumerate(("local[2]", "local[2,4]", "local[2,4]")):
+        lake = Command(broker, tmp_path / "table", name, master=master)
+        process = lake.start()
+        _kill_worker(process, after=number)
+        assert process.wait(RUN_S) in (0, 1)
+        assert max(lake.found().values(), default=1) == 1
+    produce(broker, name, numbered(400, partitions=2))
+    process = lake.start()
+    _kill_jvm(process, lake)
+    assert process.wait(RUN_S) == 1
+    assert lake.run() == 0
+    _check(lake, name, [400, 400])
+
+
+def _kill_worker(process: "subprocess.Popen[bytes]", *, after: int) -> None:
+    """One of Spark's Python workers: children of its daemon. `after`: so many are spared."""
+    seen: list[int] = []
+
+    def found() -> bool:
+        if process.poll() is not None:
+            return True
+        for child in _descendants(process):
+            is_worker = "pyspark.daemon" in child.cmdline() and child.pid not in seen
+            if is_worker and "pyspark.daemon" in (child.parent() or child).cmdline():
+                seen.append(child.pid)
+                if len(seen) > after:
+                    child.send_signal(signal.SIGKILL)
+                    return True
+        return False
+
+    until(lambda: _quietly(found), "a Python worker", RUN_S)
+
+
+def _kill_jvm(process: "subprocess.Popen[bytes]", lake: Command) -> None:
+    """As soon as the first batch of this run is in the table."""
+    manifests = f"{lake.table}/_penstock/*/manifests/*.json"
+    before = len(glob(manifests))
+    until(lambda: len(glob(manifests)) > before, "a batch", RUN_S)
+    for child in _descendants(process):
+        if child.name() == "java":
+            child.send_signal(signal.SIGKILL)
+
+
+def _descendants(process: "subprocess.Popen[bytes]") -> list[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def _quietly(look: Callable[[], bool]) -> bool:
+    """Processes come and go while they are looked at."""
+    try:
+        return look()
+    except psutil.Error:
+        return False

@@ -41,7 +41,7 @@ def _nothing(*_: Any) -> Any:
 
 
 def _batches(storage: Storage) -> Batches:
-    return Batches(None, storage, RawDecoder(), _nothing, _nothing)
+    return Batches(None, storage, RawDecoder(), ("topic",), _nothing, _nothing)
 
 
 def _staged(storage: Storage, number: int = 0) -> Manifest:

@@ -9,14 +9,22 @@ from penstock.spark.checkpoint import Identity
 from penstock.spark.errors import JobError, explain
 from penstock.spark.job import Job, Plan, Summary
 from penstock.spark.jobs import lake_manifest as manifests
+from penstock.spark.jobs.lake_avro import AvroDecoder, check_fastavro
 from penstock.spark.jobs.lake_batches import Batches, Storage, Totals
 from penstock.spark.jobs.lake_compact import Compacted, Compactor
 from penstock.spark.jobs.lake_decode import Decoder, RawDecoder
-from penstock.spark.jobs.lake_files import is_local, open_files
+from penstock.spark.jobs.lake_files import for_spark, is_local, open_files
 from penstock.spark.jobs.lake_json import JsonDecoder
 from penstock.spark.jobs.lake_manifest import Manifest, Table
 from penstock.spark.jobs.lake_options import LakeOptions
 from penstock.spark.jobs.lake_start import Numbers, claim_table, compare, starting_offsets
+from penstock.spark.jobs.lake_tables import (
+    DeltaLake,
+    Iceberg,
+    ParquetTable,
+    TableFormat,
+    check_installed,
+)
 from penstock.spark.progress import Meter, Progress
 from penstock.spark.survey import Ranges, find_ranges
 
@@ -36,6 +44,9 @@ _WE_SAY: Final = "give --allow-data-loss"
 
 def plan(options: LakeOptions) -> Plan:
     """Asks the brokers, and looks at the table if it is on this machine; no Spark."""
+    check_installed(options.format)
+    if options.decode == "avro":
+        check_fastavro()
     ranges = _ranges(options)
     layout = options.layout
     last = _look(options, ranges)
@@ -53,6 +64,7 @@ def plan(options: LakeOptions) -> Plan:
         "offsets": missing,
         "continues": last is not None,
         "decode": options.decode,
+        "format": options.format,
         "table": layout.table,
         "dead_letters_table": layout.dead_letters,
         "checkpoint": options.checkpoint_place,
@@ -62,7 +74,7 @@ def plan(options: LakeOptions) -> Plan:
         f"read {', '.join(sorted(options.topics))} from {options.bootstrap}: "
         f"{missing:,} offsets in {len(ranges.first)} partitions"
         + (f", after {last.number + 1:,} batches that are in the table" if last else ""),
-        f"write {layout.table} as Parquet, by topic" + _by(options),
+        f"write {layout.table} as {options.format}, by topic" + _by(options),
         f"write what is not {options.decode} to {layout.dead_letters}"
         if options.decode != "raw"
         else "keep values as they are",
@@ -114,9 +126,10 @@ def run(session: Any, options: LakeOptions, progress: Progress) -> Summary:
     claim_table(storage.files, layout, _flat(identity))
     checkpoint.claim(options.checkpoint_place, identity, session)
     decoder = _decoder(session, options, storage, ranges, progress)
-    batches = Batches(session, storage, decoder, _placing(options.partition_by), _nothing)
+    table = _table(session, options)
+    batches = Batches(session, storage, decoder, table.folders, place, table.commit)
     batches.recover()
-    compaction = _Compaction(session, options, storage)
+    compaction = _Compaction(session, options, storage, table)
     compaction.recover()
     if not options.compact_only:
         _stream(session, options, storage, ranges, batches, compaction, progress)
@@ -130,10 +143,14 @@ def run(session: Any, options: LakeOptions, progress: Progress) -> Summary:
 class _Compaction:
     """Of the rows and of the dead letters."""
 
-    def __init__(self, session: Any, options: LakeOptions, storage: Storage) -> None:
+    def __init__(
+        self, session: Any, options: LakeOptions, storage: Storage, table: TableFormat
+    ) -> None:
+        self._table = table
         self._small_bytes = options.small_files
         self._is_due = options.compact and options.follow
-        self._compactors = [Compactor(session, storage, table) for table in Table]
+        ours = [Table.DEAD_LETTERS] if table.compacts_itself else list(Table)
+        self._compactors = [Compactor(session, storage, each) for each in ours]
         self.total = Compacted(0, 0)
 
     def recover(self) -> None:
@@ -142,12 +159,33 @@ class _Compaction:
 
     def run(self) -> None:
         for compactor in self._compactors:
-            done = compactor.run(self._small_bytes)
-            self.total = Compacted(self.total.before + done.before, self.total.after + done.after)
+            self._add(*compactor.run(self._small_bytes))
+        if self._table.compacts_itself:
+            self._add(*self._table.compact(self._small_bytes))
+
+    def _add(self, before: int, after: int) -> None:
+        self.total = Compacted(self.total.before + before, self.total.after + after)
 
     def after_batch(self, batch: int) -> None:
         if self._is_due and batch % _COMPACT_EVERY == _COMPACT_EVERY - 1:
             self.run()
+
+
+def _table(session: Any, options: LakeOptions) -> TableFormat:
+    match options.format:
+        case "delta":
+            return DeltaLake(session, options.layout, options.partition_by)
+        case "iceberg":
+            return Iceberg(
+                session,
+                options.layout,
+                options.partition_by,
+                catalog=options.catalog,
+                properties=dict(options.catalog_property),
+                name=options.iceberg_table or "",
+            )
+        case _:
+            return ParquetTable(options.partition_by)
 
 
 def _decoder(
@@ -163,6 +201,13 @@ def _decoder(
             evolve=options.evolve,
             say=progress.say,
         )
+    if options.decode == "avro":
+        return AvroDecoder(
+            storage,
+            path=options.schema or "",
+            framing=options.avro_framing,
+            evolve=options.evolve,
+        )
     return RawDecoder()
 
 
@@ -175,8 +220,8 @@ def _stream(
     compaction: _Compaction,
     progress: Progress,
 ) -> None:
-    place = options.checkpoint_place
-    numbers = Numbers(storage, place, open_files(place, session))
+    checkpoint_place = options.checkpoint_place
+    numbers = Numbers(storage, checkpoint_place, open_files(checkpoint_place, session))
 
     def take(records: Any, batch: int) -> None:
         batches.take(records, *numbers.number(batch))
@@ -198,7 +243,7 @@ def _stream(
         .options(**_source_options(options, start))
         .load()
         .writeStream.foreachBatch(take)
-        .option("checkpointLocation", f"file:{place}" if is_local(place) else place)
+        .option("checkpointLocation", for_spark(checkpoint_place))
         .trigger(**trigger)
         .start()
     )
@@ -243,24 +288,16 @@ def _source_options(options: LakeOptions, start: str) -> dict[str, str]:
     }
 
 
-def _placing(by: str) -> Any:
-    """Adds the columns that become directories."""
+def place(rows: Any, folders: tuple[str, ...]) -> Any:
+    """With the columns that become directories. Those of Iceberg are copies, for its files hold all columns."""
+    from pyspark.sql import functions as F
 
-    def place(rows: Any) -> tuple[Any, tuple[str, ...]]:
-        from pyspark.sql import functions as F
-
-        if by == "none":
-            return rows, ("topic",)
-        dated = rows.withColumn("date", F.date_format("timestamp", "yyyy-MM-dd"))
-        if by == "day":
-            return dated, ("topic", "date")
-        return dated.withColumn("hour", F.date_format("timestamp", "HH")), ("topic", "date", "hour")
-
-    return place
-
-
-def _nothing(manifest: Manifest) -> None:
-    """A directory of Parquet files is a table when the files are there."""
+    values = {
+        "date": F.date_format("timestamp", "yyyy-MM-dd"),
+        "hour": F.date_format("timestamp", "HH"),
+        "topic": F.col("topic"),
+    }
+    return rows.withColumns({name: values[name.removeprefix("by_")] for name in folders})
 
 
 def _summary(
@@ -278,6 +315,8 @@ def _summary(
         "name": layout.job,
         "cluster": ranges.cluster_id,
         "topics": sorted(options.topics),
+        "decode": options.decode,
+        "format": options.format,
         "table": layout.table,
         "dead_letters_table": layout.dead_letters,
         "checkpoint": options.checkpoint_place,

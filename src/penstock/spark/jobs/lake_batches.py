@@ -89,14 +89,16 @@ class Batches:
         session: Any,
         storage: Storage,
         decoder: Decoder,
-        partition_by: Callable[[Any], tuple[Any, tuple[str, ...]]],
+        folders: tuple[str, ...],
+        place: Callable[[Any, tuple[str, ...]], Any],
         commit_to_table: Callable[[Manifest], None],
     ) -> None:
-        """`partition_by` adds the columns that become directories, and names them."""
+        """`folders`: columns that become directories, which `place` adds to rows."""
         self._session = session
         self._storage = storage
         self._decoder = decoder
-        self._partition_by = partition_by
+        self._folders = folders
+        self._place = place
         self._commit_to_table = commit_to_table
         self.totals = Totals()
 
@@ -201,9 +203,9 @@ class Batches:
         return int(seen.get.get("all", 0))
 
     def _write_rows(self, rows: Any, attempt: str) -> None:
-        placed, by = self._partition_by(rows)
-        place = for_spark(self._storage.attempt(Table.ROWS, attempt))
-        placed.write.partitionBy(*by).parquet(place)
+        staging = for_spark(self._storage.attempt(Table.ROWS, attempt))
+        placed = self._place(rows, self._folders)
+        placed.write.partitionBy(*self._folders).parquet(staging)
 
     def _write_dead(self, rows: Any, attempt: str) -> None:
         from pyspark.sql import functions as F
@@ -211,8 +213,8 @@ class Batches:
         dead = rows.withColumns(
             {"value": F.col(RAW), "error": F.col(ERROR), "job": F.lit(self._storage.layout.job)}
         )
-        place = for_spark(self._storage.attempt(Table.DEAD_LETTERS, attempt))
-        dead.select(*DEAD_COLUMNS).write.partitionBy("topic").parquet(place)
+        staging = for_spark(self._storage.attempt(Table.DEAD_LETTERS, attempt))
+        dead.select(*DEAD_COLUMNS).write.partitionBy("topic").parquet(staging)
 
     def _read_back(
         self, table: Table, attempt: str, number: int

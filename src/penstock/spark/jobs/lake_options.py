@@ -23,11 +23,32 @@ class LakeOptions(JobOptions):
         metavar="DDL|FILE",
         default=None,
     )
+    avro_framing: str = option(
+        "what is before the Avro: confluent (a registry's five bytes) or none (default confluent)",
+        default="confluent",
+        choices=("confluent", "none"),
+    )
     evolve: bool = option("add columns for new fields", kind=Kind.FLAG)
     partition_by: str = option(
         "directories by time of the records: hour, day or none (default day)",
         default="day",
         choices=("hour", "day", "none"),
+    )
+    format: str = option(
+        "parquet, delta or iceberg (default parquet)",
+        default="parquet",
+        choices=("parquet", "delta", "iceberg"),
+    )
+    iceberg_table: str | None = option(
+        "with --format iceberg: its name in the catalog", metavar="NAMESPACE.NAME", default=None
+    )
+    catalog: str = option(
+        "with --format iceberg: the catalog, as PyIceberg's configuration names it (default: default)",
+        metavar="NAME",
+        default="default",
+    )
+    catalog_property: tuple[tuple[str, str], ...] = option(
+        "of the catalog, such as uri=…", kind=Kind.PAIR, metavar="KEY=VALUE", many=True, default=()
     )
     dead_letters: str | None = option(
         "table of what cannot be decoded (default: DIR_dead_letters)", metavar="DIR", default=None
@@ -82,6 +103,14 @@ class LakeOptions(JobOptions):
             raise ValueError("--follow and --compact-only exclude each other")
         if self.decode == "raw" and (self.schema is not None or self.evolve):
             raise ValueError("--schema and --evolve need --decode json or avro")
+        if self.format != "parquet" and self.evolve:
+            raise ValueError(
+                f"--evolve is for Parquet; a table of --format {self.format} keeps its schema"
+            )
+        if self.format == "iceberg" and "." not in (self.iceberg_table or ""):
+            raise ValueError("--format iceberg needs --iceberg-table NAMESPACE.NAME")
+        if self.format == "iceberg" and (self.compact or self.compact_only):
+            raise ValueError("an Iceberg table is compacted by the engine that its catalog is for")
         if self.decode == "avro" and self.schema is None:
             raise ValueError("--decode avro needs --schema FILE.avsc")
 
@@ -112,5 +141,6 @@ class LakeOptions(JobOptions):
                 "dead_letters": layout.dead_letters,
                 "decode": self.decode,
                 "partition_by": self.partition_by,
+                "format": self.format,
             },
         )

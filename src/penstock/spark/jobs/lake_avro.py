@@ -1,0 +1,205 @@
+"""Avro values: decoded by fastavro in Spark's Python workers, to the columns that the Avro schema has."""
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.spark.errors import JobError
+from penstock.spark.jobs import lake_schema as schemas
+from penstock.spark.jobs.lake_batches import Storage
+from penstock.spark.jobs.lake_decode import ERROR, RAW
+from penstock.spark.jobs.lake_json import Schemas
+
+_REMEDY: Final = "pip install 'penstock[avro]'"
+_MAGIC: Final = b"\x00"
+_PREFIX_BYTES: Final = 5  # magic, and the schema's number in a registry
+_PLAIN: Final = {
+    **{"boolean": "boolean", "int": "integer", "long": "long", "float": "float"},
+    **{"double": "double", "bytes": "binary", "string": "string"},
+}
+_LOGICAL: Final = {
+    ("int", "date"): "date",
+    ("long", "timestamp-millis"): "timestamp",
+    ("long", "timestamp-micros"): "timestamp",
+}
+
+
+class AvroDecoder:
+    can_fail = True
+
+    def __init__(self, storage: Storage, *, path: str, framing: str, evolve: bool) -> None:
+        check_fastavro()
+        self._avro = read_avro(path)
+        self._framing = framing
+        versions = Schemas(storage)
+        stored, given = versions.last(), spark_type(self._avro)
+        if not (isinstance(given, Mapping) and given["type"] == "struct"):
+            raise JobError(f"{path}: the lake needs a record, not {schemas.show(given)}")
+        self._schema = schemas.accepted(stored, given, may_grow=evolve, where=versions.where)
+        if self._schema != stored:
+            versions.add(self._schema, "given")
+
+    def prepare(self, records: Any) -> None:
+        pass
+
+    def decode(self, records: Any) -> Any:
+        from pyspark.sql import functions as F
+        from pyspark.sql import types as T
+
+        shape = T.StructType(
+            [
+                T.StructField("value", T.StructType.fromJson(self._schema)),
+                T.StructField("error", T.StringType()),
+            ]
+        )
+        parse = F.udf(parser(self._avro, self._framing), shape)
+        return (
+            records.withColumnRenamed("value", RAW)
+            .withColumn("_parsed", parse(RAW))
+            .withColumn(ERROR, F.col("_parsed.error"))
+            .withColumn("value", F.col("_parsed.value"))
+            .drop("_parsed")
+        )
+
+
+def check_fastavro() -> None:
+    try:
+        import fastavro  # noqa: F401  # only whether it is there
+    except ImportError:
+        raise JobError(f"Avro needs fastavro; install it with: {_REMEDY}") from None
+
+
+def read_avro(path: str) -> Any:
+    """An .avsc file, without the logical types for which Spark has no type."""
+    try:
+        return _known(json.loads(Path(path).read_text()))
+    except FileNotFoundError:
+        raise JobError(f"--schema: there is no file {path}") from None
+    except ValueError as error:
+        raise JobError(f"--schema: {path} is not JSON: {error}") from None
+
+
+def _known(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_known(each) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    kept = {name: _known(part) for name, part in schema.items()}
+    logical = kept.get("logicalType")
+    if logical and logical != "decimal" and (kept["type"], logical) not in _LOGICAL:
+        del kept["logicalType"]
+    return kept
+
+
+def spark_type(schema: Any, names: dict[str, Any] | None = None) -> schemas.Type:
+    """In Spark's JSON form; JobError for what a table cannot hold. `names`: types that were named so far."""
+    known = {} if names is None else names
+    if isinstance(schema, str):
+        return _PLAIN[schema] if schema in _PLAIN else _named(schema, known)
+    if isinstance(schema, list):
+        return _union(schema, known)
+    kind = schema["type"]
+    if not isinstance(kind, str):
+        return spark_type(kind, known)
+    if schema.get("logicalType") == "decimal":
+        return f"decimal({schema['precision']},{schema.get('scale', 0)})"
+    if found := _LOGICAL.get((kind, schema.get("logicalType", ""))):
+        return found
+    match kind:
+        case "record" | "error":
+            return _record(schema, known)
+        case "enum" | "fixed":
+            known[_name(schema)] = "string" if kind == "enum" else "binary"
+            return known[_name(schema)]
+        case "array":
+            items = spark_type(schema["items"], known)
+            return {"type": "array", "elementType": items, "containsNull": True}
+        case "map":
+            values = spark_type(schema["values"], known)
+            return {
+                "type": "map",
+                "keyType": "string",
+                "valueType": values,
+                "valueContainsNull": True,
+            }
+        case _:
+            return spark_type(kind, known)
+
+
+def _record(schema: Mapping[str, Any], known: dict[str, Any]) -> schemas.Type:
+    known[_name(schema)] = None  # until it is done: a record cannot be in itself
+    fields = [
+        {
+            "name": field["name"],
+            "type": spark_type(field["type"], known),
+            "nullable": True,
+            "metadata": {},
+        }
+        for field in schema["fields"]
+    ]
+    known[_name(schema)] = found = {"type": "struct", "fields": fields}
+    return found
+
+
+def _union(members: list[Any], known: dict[str, Any]) -> schemas.Type:
+    others = [member for member in members if member != "null"]
+    if len(others) != 1:
+        shown = json.dumps(members)
+        raise JobError(f"Avro union {shown}: only null and one other type make a column")
+    return spark_type(others[0], known)
+
+
+def _named(name: str, known: Mapping[str, Any]) -> schemas.Type:
+    found = known.get(name, known.get(name.rpartition(".")[2]))
+    if found is None:
+        reason = "contains itself" if name in known else "is not defined"
+        raise JobError(f"Avro type {name} {reason}; the lake cannot make columns of it")
+    return found
+
+
+def _name(schema: Mapping[str, Any]) -> str:
+    return str(schema["name"]).rpartition(".")[2]
+
+
+def parser(schema: Any, framing: str) -> Callable[[Any], tuple[Any, str | None]]:
+    """Bytes to the value, or to what is wrong with them. Runs in Spark's workers."""
+
+    text = json.dumps(schema)
+
+    def parse(value: Any) -> tuple[Any, str | None]:
+        if value is None:
+            return None, None
+        try:
+            return _read(text, framing, bytes(value)), None
+        except Exception as error:  # noqa: BLE001  # whatever a record does, it is a dead letter
+            return None, f"not Avro of the schema: {type(error).__name__}: {error}"[:500]
+
+    return parse
+
+
+def _read(schema: str, framing: str, value: bytes) -> Any:
+    from fastavro import schemaless_reader
+
+    if framing == "confluent":
+        if len(value) < _PREFIX_BYTES or value[:1] != _MAGIC:
+            raise ValueError("no registry's prefix; for Avro without one: --avro-framing none")
+        value = value[_PREFIX_BYTES:]
+    stream = io.BytesIO(value)
+    found = schemaless_reader(stream, _parsed(schema), None)
+    if rest := len(value) - stream.tell():
+        raise ValueError(f"{rest} bytes are left over")
+    return found
+
+
+_schemas: Final[dict[str, Any]] = {}
+
+
+def _parsed(text: str) -> Any:
+    """Once in each worker."""
+    if text not in _schemas:
+        from fastavro import parse_schema
+
+        _schemas[text] = parse_schema(json.loads(text))
+    return _schemas[text]
