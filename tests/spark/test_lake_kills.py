@@ -104,6 +104,7 @@ def test_workers_and_the_jvm_are_killed(broker: Server, topic: Create, tmp_path:
     """A task may be tried again; where it may not, the job fails, and the next run goes on."""
     name = topic("kill", partitions=2)
     produce(broker, name, numbered(400, partitions=2))
+    lake = Command(broker, tmp_path / "table", name)
     for number, master in enumerate(("local[2]", "local[2,4]", "local[2,4]")):
         lake = Command(broker, tmp_path / "table", name, master=master)
         process = lake.start()
