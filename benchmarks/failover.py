@@ -32,16 +32,25 @@ _BROKERS: Final = 3
 
 class Stage(NamedTuple):
     cluster: ClusterOfServers
-    network: Network | None
+    network: Network | None = None
+    etcd: Etcd | None = None
 
     def leader(self) -> int:
         return self.cluster.leader_of(_TOPIC, 0)
 
     def other_leader(self) -> int:
-        """Of a partition; it is not the controller."""
+        """Of a partition; not the controller, unless that leads them all."""
         controller = self.cluster.controller()
         leaders = {self.cluster.leader_of(_TOPIC, index) for index in range(_PARTITIONS)}
-        return min(leaders - {controller})
+        return min(leaders - {controller} or leaders)
+
+    def controller(self) -> int:
+        return self.cluster.controller()
+
+    def beside_etcd_leader(self) -> int:
+        """Those who remain elect twice: etcd its leader, which lets all sessions live on for once more their time."""
+        assert self.etcd is not None
+        return self.etcd.members.index(self.etcd.leader()) + 1
 
     def kill(self, broker: int) -> None:
         self.cluster.kill(broker)
@@ -74,10 +83,11 @@ class Fault(NamedTuple):
 
 FAULTS: Final = (
     Fault("leader killed with -9", Stage.other_leader, Stage.kill, 5, 3),
-    Fault("leader that is the controller killed with -9", lambda it: it.cluster.controller(), Stage.kill, 5, 3),
+    Fault("controller killed with -9", Stage.controller, Stage.kill, 5, 3),
     Fault("leader hangs (SIGSTOP)", Stage.other_leader, Stage.pause, 5),
     Fault("host of a leader cut off", Stage.other_leader, Stage.cut_off, 5, needs_network=True),
-    Fault("host of the controller cut off", lambda it: it.cluster.controller(), Stage.cut_off, 5, needs_network=True),
+    Fault("host of the controller cut off", Stage.controller, Stage.cut_off, 5, needs_network=True),
+    Fault("host of etcd's leader cut off", Stage.beside_etcd_leader, Stage.cut_off, 5, needs_network=True),
 )  # fmt: skip
 FOLLOWER: Final = Fault(
     "follower killed with -9", lambda it: it.leader() % _BROKERS + 1, Stage.kill, 3
@@ -129,7 +139,7 @@ def report(fault: Fault, store: str, silences: list[float]) -> None:
 def on_sqlite(home: Path) -> Iterator[Stage]:
     with ClusterOfServers(home, _BROKERS) as cluster:
         cluster.create_topic(_TOPIC, partitions=_PARTITIONS)
-        yield Stage(cluster, None)
+        yield Stage(cluster)
 
 
 @contextmanager
@@ -146,7 +156,7 @@ def on_hosts(home: Path) -> Iterator[Stage]:
             ) as cluster,
         ):
             cluster.create_topic(_TOPIC, partitions=_PARTITIONS)
-            yield Stage(cluster, network)
+            yield Stage(cluster, network, etcd)
 
 
 def main() -> None:
