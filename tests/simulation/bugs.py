@@ -44,11 +44,18 @@ def truncation_to_the_high_watermark() -> Iterator[None]:
         yield
 
 
-def an_isr_change_that_counts_before_it_is_committed() -> AbstractContextManager[Any]:
+@contextmanager
+def an_isr_change_that_counts_before_it_is_committed() -> Iterator[None]:
+    """Where a leader that is out of reach is left in peace: else it would hardly come to ask for a change."""
+
     def hasty(leadership: Leadership) -> tuple[int, ...]:
         return leadership.isr.members if leadership.proposed is None else leadership.proposed
 
-    return mock.patch.object(Leadership, "maximal", property(hasty))
+    with (
+        mock.patch.object(Leadership, "maximal", property(hasty)),
+        accusations_that_nobody_hears(),
+    ):
+        yield
 
 
 @contextmanager
