@@ -129,6 +129,10 @@ class Cluster(Delegation):
         if await self._heartbeats.may_leave(_HAND_OVER_LIMIT_S) and led:
             await asyncio.sleep(_FAREWELL_S)
 
+    def begin_to_leave(self) -> None:
+        """From now on nobody is let in any more, and a session that is lost stays lost."""
+        self._membership.begin_to_leave()
+
     async def stop(self) -> None:
         """Gives up session and office, and closes the store."""
         for task in self._tasks:

@@ -53,6 +53,7 @@ class Membership:
         self._duties = duties
         self._happened = happened
         self._has_taken_part = False
+        self._is_leaving = False
         self._stands_back_until_s = 0.0
         self._when_elected: list[Callable[[], None]] = []
         session.on_lost(self._lose_office)
@@ -66,6 +67,10 @@ class Membership:
     async def admitted(self) -> None:
         await self._session.admitted()
         self._has_taken_part = True
+
+    def begin_to_leave(self) -> None:
+        """Who stops looks dead to others before it is gone. Its session may end so; it opens no other one."""
+        self._is_leaving = True
 
     async def leave(self) -> None:
         """Ends the session, and with it the office."""
@@ -92,6 +97,8 @@ class Membership:
 
     async def attend(self) -> None:
         if self._session.epoch == NO_REVISION:
+            if self._is_leaving:
+                return
             await self._session.open()
         if self._feed.image.controller_id is None and self._may_campaign():
             await self._campaign()

@@ -203,6 +203,8 @@ class Node:
 
     def _ends(self) -> Iterator[Callable[[], Awaitable[None] | None]]:
         """Backwards, as far as the start had come."""
+        if self._cluster is not None:
+            yield self._cluster.begin_to_leave
         yield from (door.close for door in self._doors)
         yield from (sock.close for sock in self._sockets)
         if self._transactions is not None:

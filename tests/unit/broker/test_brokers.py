@@ -100,6 +100,29 @@ def test_when_the_controller_is_killed_another_takes_over_and_elects(tmp_path: P
     run(tmp_path, scenario)
 
 
+def test_a_broker_that_stops_opens_no_other_session_when_others_take_it_for_dead(
+    tmp_path: Path,
+) -> None:
+    """Else it would write down a session after it has written that it ended well."""
+
+    async def scenario(started: Brokers) -> None:
+        first, second = [await started.start(number) for number in (1, 2)]
+        lost, sessions = asyncio.Event(), list[int]()
+        second.on_session_lost(lost.set)
+        second.on_session(sessions.append)
+        second.begin_to_leave()
+        entry = await first._store.read(live_key(2))
+        assert entry is not None
+        assert entry.lease is not None
+        await first._store.revoke(entry.lease)
+        await lost.wait()
+        await seen(first, lambda: first.image.registrations[2].gone)
+        await second.catch_up()
+        assert (second.epoch, sessions) == (0, [])
+
+    run(tmp_path, scenario)
+
+
 def test_a_session_that_just_ends_is_a_loss_as_well(tmp_path: Path) -> None:
     """Without the fast path: the address still answers."""
 
