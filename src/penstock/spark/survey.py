@@ -69,8 +69,12 @@ def find_ranges(
     *,
     since_ms: int | None = None,
     until_ms: int | None = None,
+    read_committed: bool = False,
 ) -> Ranges:
-    """All that the topics hold, or what of it is in a stretch of time; raises for a topic that does not exist."""
+    """All that the topics hold, or what of it is in a stretch of time; raises for a topic that does not exist.
+
+    `read_committed`: nothing from the first open transaction on.
+    """
 
     async def question(pool: Pool) -> Ranges:
         found = await admin.describe_topics(pool, topics)
@@ -79,7 +83,7 @@ def find_ranges(
             for topic in found
             for partition in topic.partitions
         ]
-        latest = await _offsets(pool, places, admin.LATEST)
+        latest = await _offsets(pool, places, admin.LATEST, read_committed=read_committed)
         first = await _offsets(pool, places, admin.EARLIEST if since_ms is None else since_ms)
         after = latest if until_ms is None else await _offsets(pool, places, until_ms)
         cluster = await pool.metadata([])
@@ -93,9 +97,14 @@ def find_ranges(
 
 
 async def _offsets(
-    pool: Pool, places: Sequence[TopicPartition], timestamp_ms: int
+    pool: Pool,
+    places: Sequence[TopicPartition],
+    timestamp_ms: int,
+    *,
+    read_committed: bool = False,
 ) -> dict[TopicPartition, int]:
-    answer = await admin.list_offsets(pool, dict.fromkeys(places, timestamp_ms))
+    wanted = dict.fromkeys(places, timestamp_ms)
+    answer = await admin.list_offsets(pool, wanted, read_committed=read_committed)
     return {place: at.offset for place, at in answer.items()}
 
 

@@ -7,6 +7,7 @@ from penstock.spark.job import Job
 
 JOBS: Final = {
     "lake": "topics to a table of Parquet files, every record exactly once",
+    "audit": "proves that nothing was lost, doubled, changed or reordered, or says where",
     "traffic": "rates, sizes, hot keys, hot partitions and growth of topics, for a capacity planner",
 }
 
