@@ -91,17 +91,29 @@ async def describe_group(pool: Pool, name: str) -> Described:
     return await _at_coordinator(pool, name, attempt)
 
 
+class Committed(NamedTuple):
+    offset: int
+    metadata: str  # whatever the group put beside it
+
+
 async def committed(pool: Pool, name: str) -> dict[TopicPartition, int]:
     """Every position of the group, in order."""
+    found = await committed_with_metadata(pool, name)
+    return {partition: position.offset for partition, position in found.items()}
+
+
+async def committed_with_metadata(pool: Pool, name: str) -> dict[TopicPartition, Committed]:
     asked = [OffsetFetchRequestGroup(group_id=name, topics=None)]
     request = OffsetFetchRequest(groups=asked)
 
-    async def attempt(coordinator: int, deadline: Deadline) -> dict[TopicPartition, int]:
+    async def attempt(coordinator: int, deadline: Deadline) -> dict[TopicPartition, Committed]:
         answer = await pool.once(Broker(coordinator), request, OffsetFetchResponse, deadline)
         (group,) = answer.groups
         check(group.error_code, None, f"group {name!r}")
         return {
-            TopicPartition(topic.name, p.partition_index): p.committed_offset
+            TopicPartition(topic.name, p.partition_index): Committed(
+                p.committed_offset, p.metadata or ""
+            )
             for topic in sorted(group.topics, key=lambda topic: topic.name)
             for p in sorted(topic.partitions, key=lambda p: p.partition_index)
         }
@@ -109,12 +121,21 @@ async def committed(pool: Pool, name: str) -> dict[TopicPartition, int]:
     return await _at_coordinator(pool, name, attempt)
 
 
-async def set_offsets(pool: Pool, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+async def set_offsets(
+    pool: Pool,
+    name: str,
+    offsets: Mapping[TopicPartition, int],
+    metadata: Mapping[TopicPartition, str] | None = None,
+) -> None:
     """Move the group there. Refused while it has members."""
     by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
-    for (topic, index), offset in offsets.items():
-        row = OffsetCommitRequestPartition(partition_index=index, committed_offset=offset)
-        by_topic.setdefault(topic, []).append(row)
+    for partition, offset in offsets.items():
+        row = OffsetCommitRequestPartition(
+            partition_index=partition.partition,
+            committed_offset=offset,
+            committed_metadata=(metadata or {}).get(partition, ""),
+        )
+        by_topic.setdefault(partition.topic, []).append(row)
     request = OffsetCommitRequest(
         group_id=name,
         topics=[OffsetCommitRequestTopic(name=t, partitions=p) for t, p in by_topic.items()],

@@ -122,6 +122,10 @@ def no_confs(options: Any) -> Mapping[str, str]:  # noqa: ARG001  # some jobs lo
     return {}
 
 
+def always(options: Any) -> bool:  # noqa: ARG001  # some jobs look at them
+    return True
+
+
 @dataclass(frozen=True)
 class Job(Generic[O]):
     """One row of the table of jobs."""
@@ -132,6 +136,7 @@ class Job(Generic[O]):
     run: Callable[[Any, O, Progress], Summary]
     examples: tuple[str, ...]
     confs: Callable[[O], Mapping[str, str]] = no_confs  # what its Spark application must have
+    needs_spark: Callable[[O], bool] = always  # else `run` gets None for a session
 
 
 def run_job(
@@ -148,6 +153,8 @@ def run_job(
         name=f"penstock {job.name}", master=master, confs={**job.confs(options), **(confs or {})}
     )
     with shown, explained():
+        if not job.needs_spark(options):
+            return job.run(None, options, shown)
         check_pyspark()
         job.plan(options)  # no broker, no such topic: better said before Spark takes its time
         shown.show("starting Spark")

@@ -1,0 +1,77 @@
+"""How far a mirror is known to be, kept at the target as offsets of a group without members: it outlives the source.
+
+Each offset has beside it where the source ended, and when that was asked: whatever is older than that is in the mirror.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from penstock.client import groups
+from penstock.client.errors import ClientError
+from penstock.client.pool import Pool
+from penstock.model.errors import ErrorCode
+from penstock.model.ids import TopicPartition
+
+PREFIX: Final = "penstock-mirror."
+
+
+class Beat(NamedTuple):
+    """Of one partition of a mirror."""
+
+    offset: int  # where the mirror ended
+    source_end: int
+    at_ms: int  # when the source ended there
+    promoted_at_ms: int = 0  # 0: it is a mirror
+
+    @property
+    def behind(self) -> int:
+        return max(0, self.source_end - self.offset)
+
+
+def group_of(source_id: str) -> str:
+    return f"{PREFIX}{source_id}"
+
+
+async def read_beats(target: Pool, source_id: str) -> dict[TopicPartition, Beat]:
+    try:
+        found = await groups.committed_with_metadata(target, group_of(source_id))
+    except ClientError as error:
+        if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
+            return {}
+        raise
+    return {
+        partition: parse(position.offset, position.metadata)
+        for partition, position in found.items()
+        if position.offset >= 0
+    }
+
+
+async def write_beats(target: Pool, source_id: str, beats: Mapping[TopicPartition, Beat]) -> None:
+    await groups.set_offsets(
+        target,
+        group_of(source_id),
+        {partition: beat.offset for partition, beat in beats.items()},
+        {partition: text(beat) for partition, beat in beats.items()},
+    )
+
+
+def text(beat: Beat) -> str:
+    facts = {"source_end": beat.source_end, "at_ms": beat.at_ms}
+    if beat.promoted_at_ms:
+        facts["promoted_at_ms"] = beat.promoted_at_ms
+    return json.dumps(facts)
+
+
+def parse(offset: int, metadata: str) -> Beat:
+    """What somebody else wrote tells nothing but the offset."""
+    try:
+        facts: Any = json.loads(metadata)
+        return Beat(
+            offset,
+            int(facts["source_end"]),
+            int(facts["at_ms"]),
+            int(facts.get("promoted_at_ms", 0)),
+        )
+    except (ValueError, KeyError, TypeError):
+        return Beat(offset, offset, 0)

@@ -1,0 +1,85 @@
+"""The pure parts of `mirror`: options, requests, how far behind, and what is remembered of it."""
+
+from typing import Any
+
+import pytest
+
+from penstock.model.ids import TopicPartition
+from penstock.spark.jobs import mirror_beats as beats
+from penstock.spark.jobs import mirror_copy
+from penstock.spark.jobs.mirror_beats import Beat
+from penstock.spark.jobs.mirror_copy import Row, requests
+from penstock.spark.jobs.mirror_lag import Behind, Lag, lag_of
+from penstock.spark.jobs.mirror_options import MirrorOptions
+
+ORDERS = TopicPartition("orders", 0)
+
+
+def _options(*what: str, **more: Any) -> MirrorOptions:
+    return MirrorOptions(target="west:9092", what=what, **more)
+
+
+def _behind(source_end: int, mirror_end: int, at_ms: int) -> Behind:
+    return Behind(ORDERS, ORDERS, source_end, mirror_end, at_ms)
+
+
+def test_the_first_word_may_say_what_to_do() -> None:
+    assert (_options("orders").action, _options("orders").topics) == ("copy", ("orders",))
+    assert _options("promote").topics == ()
+    named = _options("copy", "status", "a")
+    assert (named.action, named.topics) == ("copy", ("a", "status"))
+
+
+@pytest.mark.parametrize(
+    ("what", "more", "message"),
+    [
+        ((), {}, "needs a TOPIC"),
+        (("failback",), {}, "needs a TOPIC"),
+        (("status",), {"follow": True}, "--follow has no meaning"),
+        (("a",), {"discard": True}, "failback only"),
+        (("a",), {"rename": "x"}, "must contain {topic}"),
+        (("a",), {"pattern": "("}, "--pattern"),
+        (("a",), {"groups": "g", "no_groups": True}, "exclude each other"),
+        (("a",), {"translate": True}, "--translate is not supported"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    what: tuple[str, ...], more: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        _options(*what, **more)
+
+
+def test_batches_are_sent_in_order_and_in_requests_of_bounded_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mirror_copy, "_REQUEST_BYTES", 10)
+    sizes = [4, 6, 1, 50, 3]
+    rows: list[Row] = [("orders", 0, n, 2, bytes([n]) * size) for n, size in enumerate(sizes)]
+    sent = list(requests(rows))
+    assert [len(one.batches) for one in sent] == [10, 1, 50, 3]
+    assert b"".join(one.batches for one in sent) == b"".join(row[4] for row in rows)
+    assert [(one.last_offset, one.batch_count, one.records) for one in sent] == [
+        *((1, 2, 4), (2, 1, 2), (3, 1, 2), (4, 1, 2))
+    ]
+    assert list(requests([])) == []
+
+
+def test_a_live_source_bounds_the_time_by_partitions_that_are_behind() -> None:
+    rows = [_behind(10, 10, 1_000), _behind(30, 10, 4_000)]
+    lag = lag_of(rows, {ORDERS: 2.5}, 9_000, is_live=True)
+    assert lag == Lag(20, 50, 5.0)
+    assert lag.line() == "20 records, about 0.0 MB, at most 5.0 s behind"
+    assert lag_of(rows[:1], {}, 9_000, is_live=True).line() == "nothing behind"
+
+
+def test_of_a_source_that_is_gone_only_the_past_is_known() -> None:
+    assert lag_of([_behind(10, 10, 1_000)], None, 9_000, is_live=False) == Lag(0, None, 8.0)
+    unknown = lag_of([_behind(10, 10, 0)], None, 9_000, is_live=False)
+    assert unknown.line() == "0 records, an unknown time behind"
+
+
+def test_what_is_remembered_is_read_again() -> None:
+    for beat in (Beat(5, 7, 1_700), Beat(5, 7, 1_700, 1_800)):
+        assert beats.parse(beat.offset, beats.text(beat)) == beat
+    assert beats.parse(5, "somebody else's") == Beat(5, 5, 0)
