@@ -24,7 +24,7 @@ def lake(spark: Any, broker: Server, tmp_path: Path) -> Lake:
 def test_raw_records_are_in_the_table_as_they_are_in_the_topic(
     lake: Lake, broker: Server, topic: Create
 ) -> None:
-    name = topic("lake", partitions=2)
+    name = topic("lake", partitions=2, retention_ms=-1)
     sent = produce(
         broker,
         name,
@@ -50,7 +50,7 @@ def test_raw_records_are_in_the_table_as_they_are_in_the_topic(
 
 
 def test_the_next_run_takes_only_what_is_new(lake: Lake, broker: Server, topic: Create) -> None:
-    name = topic("lake", partitions=2)
+    name = topic("lake", partitions=2, retention_ms=-1)
     produce(broker, name, numbered(20, partitions=2))
     assert lake.run(name, batch_records=7, partition_by="none").facts["rows"] == 20
     assert lake.run(name, batch_records=7, partition_by="none").facts["rows"] == 0
@@ -70,7 +70,7 @@ def test_the_next_run_takes_only_what_is_new(lake: Lake, broker: Server, topic: 
 def test_a_lost_checkpoint_loses_and_doubles_nothing(
     lake: Lake, broker: Server, topic: Create, tmp_path: Path
 ) -> None:
-    name = topic("lake")
+    name = topic("lake", retention_ms=-1)
     produce(broker, name, numbered(10))
     lake.run(name, checkpoint=str(tmp_path / "one"))
     produce(broker, name, numbered(10))
@@ -100,7 +100,7 @@ GOOD = {0, 7, 8}
 def test_json_is_decoded_and_what_is_not_json_is_kept_apart(
     lake: Lake, broker: Server, topic: Create, schema: str | None
 ) -> None:
-    name = topic("json")
+    name = topic("json", retention_ms=-1)
     good = JSON_VALUES if schema else [JSON_VALUES[n] for n in sorted(GOOD)]
     produce(broker, name, [Sent(b"k%d" % n, v) for n, v in enumerate(good)])
     summary = lake.run(name, decode="json", schema=schema)
@@ -126,7 +126,7 @@ def test_json_is_decoded_and_what_is_not_json_is_kept_apart(
 
 
 def test_a_schema_grows_only_when_asked(lake: Lake, broker: Server, topic: Create) -> None:
-    name = topic("json")
+    name = topic("json", retention_ms=-1)
     produce(broker, name, [Sent(b"0", b'{"id": 1}')])
     lake.run(name, decode="json", schema="id BIGINT")
     produce(broker, name, [Sent(b"1", b'{"id": 2, "more": {"x": 1.5}}')])
@@ -144,7 +144,7 @@ def test_a_schema_grows_only_when_asked(lake: Lake, broker: Server, topic: Creat
 def test_the_progress_is_a_group_and_the_state_is_readable(
     lake: Lake, broker: Server, topic: Create
 ) -> None:
-    name = topic("lake")
+    name = topic("lake", retention_ms=-1)
     produce(broker, name, numbered(5))
     summary = lake.run(name)
     (path,) = lake.table.glob("_penstock/*/manifests/*.json")

@@ -51,7 +51,11 @@ def test_interrupted_at_any_step(
     monkeypatch: pytest.MonkeyPatch,
     options: dict[str, Any],
 ) -> None:
-    lake, name, dice = Lake(spark, broker, tmp_path), topic("crash", partitions=2), random.Random(7)
+    lake, name, dice = (
+        Lake(spark, broker, tmp_path),
+        topic("crash", partitions=2, retention_ms=-1),
+        random.Random(7),
+    )
     crashes, count = Crashes(monkeypatch), 0
     for _ in range(ROUNDS):
         values = [b'{"n": %d}' % n if n % 4 else b"bad" for n in range(20)]
@@ -73,7 +77,7 @@ def test_interrupted_at_any_step(
 def test_compaction_keeps_every_record_and_leaves_few_files(
     spark: Any, broker: Server, topic: Create, tmp_path: Path
 ) -> None:
-    lake, name = Lake(spark, broker, tmp_path), topic("crash", partitions=2)
+    lake, name = Lake(spark, broker, tmp_path), topic("crash", partitions=2, retention_ms=-1)
     produce(broker, name, numbered(60, partitions=2))
     lake.run(name, batch_records=15)
     before = sorted((row["partition"], row["offset"], row["value"]) for row in lake.rows())

@@ -66,7 +66,7 @@ def test_killed_at_every_step_with_bad_records_among_the_json(
     broker: Server, topic: Create, tmp_path: Path
 ) -> None:
     """Each step twice: in the batch that comes first, and in the one after it."""
-    name = topic("kill", partitions=2)
+    name = topic("kill", partitions=2, retention_ms=-1)
     values = [b'{"n": %d}' % n if n % 3 else b"bad %d" % n for n in range(400)]
     produce(broker, name, [Sent(b"k", value, n % 2) for n, value in enumerate(values)])
     lake = Command(broker, tmp_path / "table", name, "--decode", "json", "--schema", "n BIGINT")
@@ -83,7 +83,7 @@ def test_raw_records_and_their_compaction_killed_at_every_step(
     broker: Server, topic: Create, tmp_path: Path
 ) -> None:
     """A compaction that is killed may leave records doubled until the next run, and never fewer."""
-    name = topic("kill", partitions=2)
+    name = topic("kill", partitions=2, retention_ms=-1)
     produce(broker, name, numbered(200, partitions=2))
     lake = Command(broker, tmp_path / "table", name, "--compact")
     for step in ("lake:staged", "lake:manifest#2", "lake:first-renamed#2", "lake:table"):
@@ -102,7 +102,7 @@ def test_raw_records_and_their_compaction_killed_at_every_step(
 
 def test_workers_and_the_jvm_are_killed(broker: Server, topic: Create, tmp_path: Path) -> None:
     """A task may be tried again; where it may not, the job fails, and the next run goes on."""
-    name = topic("kill", partitions=2)
+    name = topic("kill", partitions=2, retention_ms=-1)
     produce(broker, name, numbered(400, partitions=2))
     lake = Command(broker, tmp_path / "table", name)
     for number, master in enumerate(("local[2]", "local[2,4]", "local[2,4]")):

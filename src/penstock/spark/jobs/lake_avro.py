@@ -54,7 +54,7 @@ class AvroDecoder:
                 T.StructField("error", T.StringType()),
             ]
         )
-        parse = F.udf(parser(self._avro, self._framing), shape)
+        parse = F.udf(parser(self._avro, self._framing), shape, useArrow=False)
         return (
             records.withColumnRenamed("value", RAW)
             .withColumn("_parsed", parse(RAW))
