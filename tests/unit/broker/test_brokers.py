@@ -8,6 +8,7 @@ import pytest
 
 from penstock.broker import cluster, membership
 from penstock.broker.cluster import Cluster
+from penstock.broker.suspicions import Suspicions
 from penstock.client.errors import ConnectionRefused
 from penstock.metadata.elections import ElectionKind
 from penstock.metadata.store import Delete
@@ -96,6 +97,22 @@ def test_when_the_controller_is_killed_another_takes_over_and_elects(tmp_path: P
         await seen(third, lambda: leaders(third, "t") == [2])
         assert second.is_controller is not third.is_controller
         await third.auto_create_topic("u")
+
+    run(tmp_path, scenario)
+
+
+def test_a_controller_that_is_cut_off_resigns_and_another_takes_the_office(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(started: Brokers) -> None:
+        first, second, _ = [await started.start(number) for number in (1, 2, 3)]
+        monkeypatch.setattr(
+            Suspicions, "is_cut_off", property(lambda it: it._view.broker_id == first.broker_id)
+        )
+        first._membership._happened.set()
+        await seen(second, lambda: second.image.controller_id in (2, 3))
+        assert not first.is_controller
+        await first.auto_create_topic("t")
 
     run(tmp_path, scenario)
 
