@@ -149,10 +149,12 @@ class _Launcher:
 
         started_s = time.monotonic()
         conf = SparkConf(loadDefaults=False).setAll(list(self._confs.items()))
-        with _environment(self._variables()):
+        variables = self._variables()
+        with _environment(variables):
             self._gateway = self._launch(conf)
         try:
-            context = SparkContext(conf=conf, gateway=self._gateway)
+            with _environment(variables):  # now it looks for the Python that runs users' functions
+                context = SparkContext(conf=conf, gateway=self._gateway)
             context.setLogLevel("ERROR")
             session = SparkSession(context)
         except Exception as error:

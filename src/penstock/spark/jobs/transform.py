@@ -1,0 +1,344 @@
+"""`transform`: a topic through SQL or a Python function into another, exactly once: a transaction for each micro-batch."""
+
+import hashlib
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.client import admin
+from penstock.client.pool import Pool
+from penstock.client.raw_transactions import OffsetToCommit
+from penstock.records.compression import Codec
+from penstock.spark import checkpoint
+from penstock.spark.checkpoint import Identity
+from penstock.spark.errors import JobError, explain
+from penstock.spark.job import Job, Kind, Plan, StreamOptions, Summary, option
+from penstock.spark.jobs.lake_files import is_local, normal, open_files
+from penstock.spark.jobs.lake_layout import check_name
+from penstock.spark.jobs.transform_position import Log, is_committed, starting
+from penstock.spark.jobs.transform_query import Query, check, function_query, sql_query
+from penstock.spark.outgoing import Target
+from penstock.spark.progress import Meter, Progress
+from penstock.spark.survey import Ranges, ask, find_ranges, offsets_json
+from penstock.spark.transactional import CONFS, Transactions, check_confs
+
+_SOURCE_SAYS: Final = "set the option failOnDataLoss to false"
+_WE_SAY: Final = "give --allow-data-loss"
+_SHOWN_TOPICS: Final = 40
+_LAST_BATCH_S: Final = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformOptions(StreamOptions):
+    topics: tuple[str, ...] = option("to read", metavar="TOPIC", many=True, positional=True)
+    to: str = option("topic to write to", metavar="TOPIC")
+    sql: str | None = option(
+        "over the view `records`, or a file.sql with it", metavar="SQL|FILE", default=None
+    )
+    function: str | None = option(
+        "of Python, DataFrame to DataFrame: file.py:name or module:name",
+        metavar="FILE:NAME",
+        default=None,
+    )
+    at_least_once: bool = option("without transactions: faster, and may double", kind=Kind.FLAG)
+    compression: str = option(
+        "of what is written: none, gzip, snappy, lz4 or zstd (default none)",
+        default="none",
+        choices=("none", "gzip", "snappy", "lz4", "zstd"),
+    )
+    since: int | None = option(
+        "leave out what is older, such as -7d", kind=Kind.TIME, metavar="TIME", default=None
+    )
+    new_only: bool = option("leave out what the topics have now", kind=Kind.FLAG)
+    follow: bool = option("go on with what is written from now on, until stopped", kind=Kind.FLAG)
+    every: int = option(
+        "with --follow: time between batches (default 1s)",
+        kind=Kind.DURATION,
+        metavar="TIME",
+        default=1_000,
+    )
+    batch_records: int = option(
+        "at most so many in a transaction (default 500000)",
+        kind=Kind.COUNT,
+        metavar="N",
+        default=500_000,
+    )
+    transaction_timeout: int = option(
+        "longer than the longest batch takes (default 15m, the most that brokers allow by default)",
+        kind=Kind.DURATION,
+        metavar="TIME",
+        default=900_000,
+    )
+    read_uncommitted: bool = option("also records of open and aborted transactions", kind=Kind.FLAG)
+    allow_data_loss: bool = option("go on when retention was faster than the job", kind=Kind.FLAG)
+    name: str | None = option("of the job (default: from the topics)", metavar="NAME", default=None)
+
+    def __post_init__(self) -> None:
+        if not self.topics:
+            raise ValueError("transform needs a TOPIC")
+        if (self.sql is None) == (self.function is None):
+            raise ValueError("transform needs either --sql or --function")
+        if self.function is not None and not all(self.function.rpartition(":")):
+            raise ValueError(f"--function: expected FILE.py:NAME, not {self.function!r}")
+        if self.to in self.topics:
+            raise ValueError(f"transform would read what it writes to {self.to!r}, without end")
+        if self.name is not None:
+            check_name(self.name)
+        if self.batch_records < 1 or self.transaction_timeout < 1:
+            raise ValueError("--batch-records and --transaction-timeout must be at least 1")
+        if self.new_only and self.since is not None:
+            raise ValueError("--new-only and --since exclude each other")
+
+    @property
+    def group(self) -> str:
+        """The transactional id, too."""
+        if self.name is not None:
+            return f"penstock-transform-{self.name}"
+        digest = hashlib.sha256("\n".join([*sorted(self.topics), self.to]).encode()).hexdigest()
+        return f"penstock-transform-{self.to[:_SHOWN_TOPICS]}-{digest[:8]}"
+
+    @property
+    def place(self) -> str:
+        return normal(self.checkpoint)
+
+    def identity(self, cluster_id: str) -> Identity:
+        """The query may change from run to run; what is read, where it goes and who writes it may not."""
+        how = "at least once" if self.at_least_once else "exactly once"
+        return Identity(
+            job="transform",
+            topics=tuple(sorted(set(self.topics))),
+            cluster_id=cluster_id,
+            options={"to": self.to, "group": self.group, "guarantee": how},
+        )
+
+
+def confs(options: TransformOptions) -> Mapping[str, str]:
+    return {} if options.at_least_once else CONFS
+
+
+# Plan --------------------------------------------------------------------------------------------
+
+
+def plan(options: TransformOptions) -> Plan:
+    """Asks the brokers; no Spark."""
+    ranges, target = _ranges(options), find_target(options)
+    continues = is_local(options.place) and checkpoint.check(
+        options.place, options.identity(ranges.cluster_id)
+    )
+    facts = {
+        **_facts(options, ranges),
+        "continues": continues,
+        "offsets": ranges.offsets,
+        "partitions": len(ranges.first),
+        "to_partitions": target.partitions,
+    }
+    how = (
+        "at least once"
+        if options.at_least_once
+        else f"exactly once, in transactions of at most {options.batch_records:,} records"
+    )
+    lines = (
+        f"read {', '.join(sorted(options.topics))} from {options.bootstrap}: "
+        f"{ranges.offsets:,} offsets in {len(ranges.first)} partitions"
+        + (", but for what the checkpoint has" if continues else ""),
+        f"transform with {options.sql or options.function}",
+        f"write {options.to}, {target.partitions} partitions, {how}",
+        f"remember the progress in {options.place}, and as group {options.group}",
+    )
+    return Plan(facts, lines)
+
+
+def _facts(options: TransformOptions, ranges: Ranges) -> dict[str, Any]:
+    return {
+        "job": "transform",
+        "cluster": ranges.cluster_id,
+        "topics": sorted(options.topics),
+        "to": options.to,
+        "group": options.group,
+        "checkpoint": options.place,
+        "exactly_once": not options.at_least_once,
+    }
+
+
+def find_target(options: Any) -> Target:
+    """`to` and `compression` of a job's options; ClientError if there is no such topic."""
+
+    async def question(pool: Pool) -> int:
+        (found,) = await admin.describe_topics(pool, [options.to])
+        return len(found.partitions)
+
+    return Target(options.to, ask(options.bootstrap, question), Codec[options.compression.upper()])
+
+
+def _ranges(options: TransformOptions) -> Ranges:
+    return find_ranges(options.bootstrap, options.topics, since_ms=options.since)
+
+
+# Run ---------------------------------------------------------------------------------------------
+
+
+class Batches:
+    """Used by one thread: Spark's, which runs one batch after the other."""
+
+    def __init__(self, options: TransformOptions, query: Query, target: Target, log: Log) -> None:
+        self._options = options
+        self._query = query
+        self._target = target
+        self._log = log
+        self._running = threading.Lock()
+        self._transactions = Transactions(
+            options.bootstrap,
+            transactional_id=options.group,
+            group=options.group,
+            timeout_ms=options.transaction_timeout,
+        )
+        self.written = self.size_bytes = self.committed = self.skipped = 0
+
+    def prepare(self, ranges: Ranges) -> str:
+        """Ends whatever an earlier run left; from where Spark's first batch reads."""
+        options = self._options
+        committed = {} if options.at_least_once else self._transactions.begin()
+        whole = options.since is None and not options.new_only
+        begin = starting(committed, ranges, whole=whole, new_only=options.new_only)
+        self._log.remember(begin)
+        known = {p: o for p, o in self._log.first().items() if p in begin}
+        return offsets_json(begin | known)
+
+    def take(self, records: Any, batch: int) -> None:
+        with self._running:
+            if self._options.at_least_once:
+                self._append(self._query(records))
+            else:
+                self._commit(records, batch)
+
+    def wait(self) -> None:
+        """A batch that was interrupted ends its transaction first."""
+        if self._running.acquire(timeout=_LAST_BATCH_S):
+            self._running.release()
+
+    def _commit(self, records: Any, batch: int) -> None:
+        log, mark = self._log, self._log.mark(batch)
+        end = log.end(batch)
+        committed = self._transactions.begin()
+        if is_committed(
+            committed, mark, group=self._options.group, start=log.start(batch), end=end
+        ):
+            self.skipped += 1
+            return
+        offsets = {place: OffsetToCommit(offset, mark) for place, offset in end.items()}
+        sent = self._transactions.write(self._query(records), self._target, offsets)
+        self.committed += 1
+        self.written += sent.records
+        self.size_bytes += sent.size_bytes
+
+    def _append(self, result: Any) -> None:
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F
+
+        seen = Observation()
+        options = {
+            "kafka.bootstrap.servers": self._options.bootstrap,
+            "kafka.compression.type": self._options.compression,
+            "topic": self._options.to,
+        }
+        counted = result.observe(seen, F.count(F.lit(1)).alias("rows"))
+        counted.write.format("penstock").options(**options).mode("append").save()
+        self.committed += 1
+        self.written += int(seen.get["rows"])
+
+
+def run(session: Any, options: TransformOptions, progress: Progress) -> Summary:
+    started_s = time.monotonic()
+    ranges, target = _ranges(options), find_target(options)
+    checkpoint.claim(options.place, options.identity(ranges.cluster_id), session)
+    if not options.at_least_once:
+        check_confs(session)
+    query = sql_query(options.sql) if options.sql is not None else _function(options)
+    check(session, query, target)
+    batches = Batches(
+        options, query, target, Log(options.place, open_files(options.place, session))
+    )
+    meter = _stream(session, options, batches, batches.prepare(ranges), progress)
+    seconds = time.monotonic() - started_s
+    facts = {
+        **_facts(options, ranges),
+        "batches": batches.committed,
+        "batches_found_committed": batches.skipped,
+        "records_read": meter.rows,
+        "records_written": batches.written,
+        "bytes": batches.size_bytes,
+        "seconds": round(seconds, 1),
+    }
+    lines = (
+        f"{meter.rows:,} records read, {batches.written:,} written to {options.to} in "
+        f"{batches.committed:,} {'batches' if options.at_least_once else 'transactions'}, {seconds:,.1f} s",
+    )
+    return Summary(facts, lines)
+
+
+def _function(options: TransformOptions) -> Query:
+    assert options.function is not None, "one of the two is given"
+    return function_query(options.function)
+
+
+def _stream(
+    session: Any, options: TransformOptions, batches: Batches, start: str, progress: Progress
+) -> Meter:
+    trigger = (
+        {"processingTime": f"{options.every} milliseconds"}
+        if options.follow
+        else {"availableNow": True}
+    )
+    place = options.place
+    query = (
+        session.readStream.format("penstock")
+        .options(**_source_options(options, start))
+        .load()
+        .writeStream.foreachBatch(batches.take)
+        .option("checkpointLocation", f"file:{place}" if is_local(place) else place)
+        .trigger(**trigger)
+        .start()
+    )
+    try:
+        return progress.follow(query)
+    except Exception as error:
+        said = explain(error)
+        if _SOURCE_SAYS not in said:
+            raise
+        raise JobError(said.replace(_SOURCE_SAYS, _WE_SAY)) from error
+    finally:
+        query.stop()
+        batches.wait()
+
+
+def _source_options(options: TransformOptions, start: str) -> dict[str, str]:
+    committed = "read_uncommitted" if options.read_uncommitted else "read_committed"
+    found = {
+        "kafka.bootstrap.servers": options.bootstrap,
+        "subscribe": ",".join(sorted(set(options.topics))),
+        "startingOffsets": start,
+        "includeHeaders": "true",
+        "kafka.isolation.level": committed,
+        "maxOffsetsPerTrigger": str(options.batch_records),
+        "failOnDataLoss": "false" if options.allow_data_loss else "true",
+    }
+    if options.at_least_once:  # else the transactions do that
+        found["groupId"] = options.group
+    return found
+
+
+JOB: Final = Job(
+    name="transform",
+    options=TransformOptions,
+    plan=plan,
+    run=run,
+    confs=confs,
+    examples=(
+        "penstock pipeline transform orders --to large-orders --checkpoint state/large "
+        "--sql \"SELECT key, value FROM records WHERE get_json_object(value_text, '$.amount') > 100\"",
+        "penstock pipeline transform orders --to cleaned --checkpoint state/cleaned --function clean.py:clean --follow",
+        "penstock pipeline transform orders --to cleaned --checkpoint state/cleaned --sql clean.sql --dry-run",
+    ),
+)
