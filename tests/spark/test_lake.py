@@ -8,7 +8,8 @@ import pytest
 
 from penstock.spark.errors import JobError
 from tests.spark.lakes import Lake, places
-from tests.spark.topics import Create, Sent, numbered, produce
+from tests.spark.topics import Create, Sent, numbered, produce, transactions
+from tests.support.command import penstock_command
 from tests.support.server import Server
 
 pytestmark = pytest.mark.spark
@@ -152,3 +153,49 @@ def test_the_progress_is_a_group_and_the_state_is_readable(
     assert manifest["covered"] == {name: {"0": [0, 4, 5]}}
     assert [file["rows"] for file in manifest["files"]] == [5]
     assert summary.facts["group"] == f"penstock-lake-{manifest['job']}"
+
+
+def test_what_retention_took_is_told_and_can_be_passed_over(
+    lake: Lake, broker: Server, topic: Create
+) -> None:
+    name = topic("lake", retention_ms=-1)
+    produce(broker, name, numbered(10))
+    lake.run(name)
+    produce(broker, name, numbered(10))
+    trim = ("topic", "trim", name, "--partition", 0, "--before", 15)
+    assert penstock_command(*trim, "--bootstrap", broker.bootstrap).status == 0
+    with pytest.raises(JobError, match=r"offsets 10 to .* give --allow-data-loss"):
+        lake.run(name)
+    lake.run(name, allow_data_loss=True)
+    kept = [*range(10), *range(15, 20)]
+    assert places(lake.rows()) == {(name, 0, offset): 1 for offset in kept}
+
+
+def test_only_committed_records_of_transactions_are_taken(
+    lake: Lake, broker: Server, topic: Create
+) -> None:
+    name = topic("lake", retention_ms=-1)
+    kept = transactions(broker, name, [True, False, True])
+    lake.run(name, batch_records=4)
+    assert [row["value"] for row in lake.rows()] == kept
+
+
+def test_what_is_wrong_is_told_before_spark_starts(
+    lake: Lake, broker: Server, topic: Create
+) -> None:
+    name = topic("lake", retention_ms=-1)
+    produce(broker, name, numbered(5))
+    lake.run(name)
+    words = ("pipeline", "lake", "--table", str(lake.table), "--bootstrap", broker.bootstrap)
+    shown = penstock_command(*words, name, "--dry-run")
+    assert (shown.status, shown.err) == (0, "")
+    assert "0 offsets in 1 partitions, after 1 batches that are in the table" in shown.out
+    for more, reason in (
+        ((name, "--decode", "json"), "decode 'raw' instead of 'json'"),
+        (("nope",), "topic 'nope' does not exist"),
+    ):
+        refused = penstock_command(*words, *more)
+        assert (refused.status, refused.out) == (1, "")
+        assert reason in refused.err
+        assert refused.err.count("\n") == 1
+    assert penstock_command(*words, name, "--schema", "a INT").status == 2

@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from penstock.spark.errors import JobError
+from penstock.spark.jobs import lake as lake_job
 from penstock.spark.jobs import lake_batches, lake_compact
+from penstock.spark.jobs.lake_files import HadoopFiles
 from tests.spark.lakes import Lake, places
 from tests.spark.topics import Create, Sent, numbered, produce
 from tests.support.server import Server
 
 pytestmark = pytest.mark.spark
 
-ROUNDS = 12
+ROUNDS = 8
 
 
 class Crash(Exception):
@@ -43,6 +45,7 @@ class Crashes:
     [{}, {"decode": "json", "schema": "n BIGINT", "compact": True}],
     ids=["raw", "json, bad records, compaction"],
 )
+@pytest.mark.parametrize("through_spark", [False, True], ids=["local files", "Spark's files"])
 def test_interrupted_at_any_step(
     spark: Any,
     broker: Server,
@@ -50,7 +53,10 @@ def test_interrupted_at_any_step(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     options: dict[str, Any],
+    through_spark: bool,
 ) -> None:
+    if through_spark:  # as for hdfs and s3a
+        monkeypatch.setattr(lake_job, "open_files", HadoopFiles)
     lake, name, dice = (
         Lake(spark, broker, tmp_path),
         topic("crash", partitions=2, retention_ms=-1),

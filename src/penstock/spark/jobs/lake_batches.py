@@ -100,6 +100,7 @@ class Batches:
         self._folders = folders
         self._place = place
         self._commit_to_table = commit_to_table
+        self._covered: Spans | None = None  # read once: afterwards only we change it
         self.totals = Totals()
 
     def take(self, records: Any, number: int, origin: Origin) -> None:
@@ -157,7 +158,9 @@ class Batches:
 
     def _write(self, records: Any, number: int, origin: Origin) -> Manifest:
         storage, layout = self._storage, self._storage.layout
-        last = storage.last()
+        if self._covered is None:
+            last = storage.last()
+            self._covered = last.covered if last else {}
         attempt = f"{number:010}-{uuid.uuid4().hex}"
         count = self._stage(records, attempt)
         parts = [self._read_back(table, attempt, number) for table in Table]
@@ -173,7 +176,7 @@ class Batches:
             planned_end=origin.planned_end,
             files=tuple(file for files, _ in parts for file in files),
             spans=spans,
-            covered=manifests.after(last.covered if last else {}, spans),
+            covered=manifests.after(self._covered, spans),
         )
         for file in manifest.files:
             staged = f"{storage.attempt(file.table, attempt)}/{file.staged}"
@@ -182,6 +185,7 @@ class Batches:
         path = f"{layout.manifests}/{manifests.name(number)}"
         if not storage.files.create(path, manifests.to_json(manifest)):
             raise JobError(f"another run of job {layout.job} writes to {layout.table}; stop one")
+        self._covered = manifest.covered
         reached("lake:manifest")
         return manifest
 
