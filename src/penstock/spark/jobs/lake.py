@@ -191,6 +191,8 @@ def _table(session: Any, options: LakeOptions) -> TableFormat:
 def _decoder(
     session: Any, options: LakeOptions, storage: Storage, ranges: Ranges, progress: Progress
 ) -> Decoder:
+    if options.compact_only:
+        return RawDecoder()  # nothing will be decoded
     if options.decode == "json":
         return JsonDecoder(
             session,
