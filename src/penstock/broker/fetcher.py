@@ -38,7 +38,6 @@ _IN_FLIGHT: Final = 2
 _ASKED_TOGETHER: Final = (
     1000  # partitions of one request: of very many, others have their turn in between
 )
-_SILENCE_S: Final = 2.0  # of a leader that answers within replica.fetch.wait.max.ms if it can
 _PARTITION_S: Final = 0.000_2
 _OFFSET_BYTES: Final = 8  # a batch begins with its offset
 _OUT_OF_DATE: Final = frozenset(  # metadata is on its way to one of the two brokers
@@ -100,8 +99,15 @@ class Fetcher:
         since_s = self._unanswered_since_s
         if since_s is None:
             return False
-        patience_s = max(_SILENCE_S, 3 * self._config.replica_fetch_wait_max_ms / 1000)
-        return self._loop.time() - since_s > patience_s + _PARTITION_S * len(self._partitions)
+        config = self._config
+        patience_ms = max(config.broker_session_timeout_ms, 3 * config.replica_fetch_wait_max_ms)
+        patience_s = patience_ms / 1000 + _PARTITION_S * len(self._partitions)
+        return self._loop.time() - since_s > patience_s
+
+    def give_time(self) -> None:
+        """We stood still ourselves: the silence up to now says nothing of the leader."""
+        if self._unanswered_since_s is not None:
+            self._unanswered_since_s = self._loop.time()
 
     def add(self, partition: Partition) -> None:
         followed = self._partitions.get(partition)

@@ -1,9 +1,14 @@
 """The partitions that this broker follows, each with the fetcher of its leader: one for every broker that leads some."""
 
+import asyncio
+from typing import Final
+
 from penstock.broker.cluster import Cluster, Spawn
 from penstock.broker.fetcher import Fetcher
 from penstock.broker.partition import Partition
 from penstock.broker.throttles import Throttles
+
+_STALL_S: Final = 1.5  # a heartbeat that is so late was late by our own fault
 
 
 class Followers:
@@ -15,6 +20,7 @@ class Followers:
         self._throttles = throttles
         self._fetchers: dict[int, Fetcher] = {}
         self._fetcher_of: dict[Partition, Fetcher] = {}
+        self._looked_s = 0.0
 
     def follow(self, partition: Partition) -> None:
         """Its leader, or its leader's epoch, is another than before."""
@@ -41,7 +47,12 @@ class Followers:
             fetcher.ask_for(partition)
 
     def unreachable(self) -> list[int]:
-        """The leaders that say nothing any more."""
+        """The leaders that say nothing any more. Asked with every heartbeat."""
+        now_s = asyncio.get_running_loop().time()
+        looked_s, self._looked_s = self._looked_s, now_s
+        if now_s - looked_s > _STALL_S:
+            for fetcher in self._fetchers.values():
+                fetcher.give_time()
         return sorted(it.leader_id for it in self._fetchers.values() if it.is_unanswered)
 
     def close(self) -> None:

@@ -18,8 +18,8 @@ from penstock.metadata.gray_failures import Evidence, Moves, Place, replace_unre
 _log = logging.getLogger(__name__)
 
 _FRESH_S: Final = 2.0  # in which what a broker said still holds
-_UNHEARD_S: Final = 2.5
-_LONG_UNHEARD_S: Final = 10.0
+_UNHEARD_TTLS: Final = 1.25  # sessions that could have ended meanwhile
+_LONG_UNHEARD_TTLS: Final = 5.0
 _AGAIN_S: Final = 30.0  # the same partition
 _WARY_S: Final = 60.0  # in which who was out of reach is given nothing back
 _LOOK_S: Final = 0.4
@@ -69,7 +69,7 @@ class Suspicions:
     def is_cut_off(self) -> bool:
         """Whether this broker hears from fewer than half of those that run, although there are several."""
         others = self._others()
-        silent = [it for it in others if self._silence_s(it) >= _UNHEARD_S]
+        silent = [it for it in others if self._silence_ttls(it) >= _UNHEARD_TTLS]
         return len(others) > 1 and len(silent) * 2 > len(others)
 
     @property
@@ -112,11 +112,11 @@ class Suspicions:
             for broker_id, said in self._heard.items()
             if now_s - said.at_s <= _FRESH_S and self._is_of_now(broker_id, said)
         }
-        silence_s = {it: self._silence_s(it) for it in self._others()}
+        silences = {it: self._silence_ttls(it) for it in self._others()}
         return Evidence(
             accusations,
-            frozenset(it for it, time_s in silence_s.items() if time_s >= _UNHEARD_S),
-            frozenset(it for it, time_s in silence_s.items() if time_s >= _LONG_UNHEARD_S),
+            frozenset(it for it, ttls in silences.items() if ttls >= _UNHEARD_TTLS),
+            frozenset(it for it, ttls in silences.items() if ttls >= _LONG_UNHEARD_TTLS),
             frozenset(self._moved_s),
         )
 
@@ -124,10 +124,12 @@ class Suspicions:
         brokers, me = self._view.image.usable_brokers(), self._view.broker_id
         return [it.id for it in brokers if it.id != me and it.id in self._view.image.live]
 
-    def _silence_s(self, broker_id: int) -> float:
+    def _silence_ttls(self, broker_id: int) -> float:
+        """How long it has said nothing, in session timeouts."""
         said = self._heard.get(broker_id)
         heard_s = said.at_s if said is not None and self._is_of_now(broker_id, said) else 0.0
-        return self._now_s() - max(self._since_s, heard_s)
+        ttl_s = self._view.config.broker_session_timeout_ms / 1000
+        return (self._now_s() - max(self._since_s, heard_s)) / ttl_s
 
     def _is_of_now(self, broker_id: int, said: _Heard) -> bool:
         broker = self._view.image.brokers.get(broker_id)

@@ -36,6 +36,10 @@ class Office:
     def rules(self) -> Any:
         return self.world.rules
 
+    @property
+    def config(self) -> Any:
+        return self.world.rules.config
+
     def wake(self) -> None:
         self.woken += 1
 
@@ -121,3 +125,11 @@ def test_a_controller_that_stood_still_itself_accuses_nobody(office: Office) -> 
     office.now_s += 30
     office.beat(1, {ME: []})
     assert not office.suspicions.is_cut_off
+
+
+def test_where_sessions_may_last_longer_silence_may_too(office: Office) -> None:
+    office.world.static = {"broker.session.timeout.ms": "20000"}
+    office.beat(20, {})
+    assert not office.suspicions.is_cut_off
+    office.beat(6, {})
+    assert office.suspicions.is_cut_off
