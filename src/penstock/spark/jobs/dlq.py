@@ -1,0 +1,257 @@
+"""`dlq`: dead letters looked at, repaired, and sent back where they came from, each once."""
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.client import groups
+from penstock.model.ids import TopicPartition
+from penstock.spark.errors import JobError, explain
+from penstock.spark.job import Job, JobOptions, Kind, Plan, Summary, option
+from penstock.spark.jobs import dlq_letters as letters
+from penstock.spark.jobs import dlq_repair as repairs
+from penstock.spark.jobs import dlq_sending as sending
+from penstock.spark.jobs.lake_files import is_local, normal, open_files
+from penstock.spark.progress import Progress
+from penstock.spark.survey import ask, find_ranges
+
+_REDRIVE_GROUP: Final = "penstock-dlq."  # of `penstock dlq redrive`
+
+
+@dataclass(frozen=True, kw_only=True)
+class DlqOptions(JobOptions):
+    table: str | None = option("the lake's table of dead letters", metavar="DIR", default=None)
+    topic: str | None = option("the SDK's topic of dead letters", metavar="TOPIC", default=None)
+    where: str | None = option(
+        "only these, such as \"kind = 'not valid JSON'\"", metavar="SQL", default=None
+    )
+    sql: str | None = option(
+        "repair: a query over the view letters, or a file.sql with it", metavar="SQL", default=None
+    )
+    function: str | None = option(
+        "repair: a function, DataFrame -> DataFrame", metavar="FILE.py:FUNCTION", default=None
+    )
+    send: bool = option("send them back; else nothing is changed", kind=Kind.FLAG)
+    to: str | None = option(
+        "another topic than the one each came from", metavar="TOPIC", default=None
+    )
+    again: bool = option("also those that were sent back before", kind=Kind.FLAG)
+    ledger: str = option(
+        f"topic that remembers what was sent back (default {sending.DEFAULT_LEDGER})",
+        metavar="TOPIC",
+        default=sending.DEFAULT_LEDGER,
+    )
+    samples: int = option(
+        "how many of each kind of error to show (default 3)",
+        kind=Kind.COUNT,
+        metavar="N",
+        default=3,
+    )
+
+    def __post_init__(self) -> None:
+        if (self.table is None) == (self.topic is None):
+            raise ValueError("dlq needs --table or --topic")
+        if self.sql is not None and self.function is not None:
+            raise ValueError("--sql and --function exclude each other")
+        if not self.send and (self.to is not None or self.again):
+            raise ValueError("--to and --again need --send")
+
+    @property
+    def source(self) -> str:
+        return self.topic or normal(self.table or "")
+
+
+def plan(options: DlqOptions) -> Plan:
+    """Asks the brokers, or looks at a table of this machine; no Spark."""
+    facts: dict[str, Any] = {"job": "dlq", "source": options.source, "send": options.send}
+    if options.topic is not None:
+        ranges = find_ranges(options.bootstrap, [options.topic])
+        facts |= {"cluster": ranges.cluster_id, "offsets": ranges.offsets}
+        first = f"read {options.topic} from {options.bootstrap}: {ranges.offsets:,} offsets"
+    else:
+        _check_table(options.source, None)
+        first = f"read {options.source}"
+    if options.sql is None and options.function is not None and ":" not in options.function:
+        raise JobError(f"--function {options.function!r}: expected FILE.py:FUNCTION")
+    lines = [first]
+    if options.where is not None:
+        lines.append(f"only where {options.where}")
+    if options.sql or options.function:
+        lines.append(f"repair with {options.sql or options.function}")
+    lines.append(
+        f"send to {options.to or 'the topics they came from'}, remembered in {options.ledger}"
+        if options.send
+        else "send nothing; --send does"
+    )
+    return Plan(facts, tuple(lines))
+
+
+def run(session: Any, options: DlqOptions, progress: Progress) -> Summary:
+    started_s = time.monotonic()
+    repair = repairs.read_repair(options.sql, options.function)
+    found = _chosen(_read(session, options), options.where)
+    facts: dict[str, Any] = {"job": "dlq", "source": options.source}
+    with progress.tasks(session, "counting letters"):
+        facts["kinds"] = letters.kinds(found)
+    facts["letters"] = sum(kind["letters"] for kind in facts["kinds"])
+    if options.send:
+        facts |= _send(session, options, found, repair, progress)
+    else:
+        with progress.tasks(session, "taking samples"):
+            facts["samples"] = _samples(found, repair, options.samples)
+    facts["seconds"] = round(time.monotonic() - started_s, 1)
+    return Summary(facts, tuple(_lines(facts)))
+
+
+def _read(session: Any, options: DlqOptions) -> Any:
+    if options.topic is None:
+        _check_table(options.source, session)
+        return letters.read_table(session, options.source)
+    ranges = find_ranges(options.bootstrap, [options.topic], read_committed=True)
+    name = _REDRIVE_GROUP + options.topic
+    committed = ask(options.bootstrap, lambda pool: groups.committed(pool, name))
+    before = {place: at for place, at in committed.items() if place.topic == options.topic}
+    return letters.read_topic(session, options.bootstrap, ranges, _within(before))
+
+
+def _within(offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+    return {place: offset for place, offset in offsets.items() if offset > 0}
+
+
+def _check_table(place: str, session: Any) -> None:
+    if session is None and not is_local(place):
+        return
+    if not open_files(place, session).exists(place) or (
+        is_local(place) and not Path(place).is_dir()
+    ):
+        raise JobError(
+            f"{place}: there is no such table; a lake job makes it, as TABLE_dead_letters, when it meets bad records"
+        )
+
+
+def _chosen(rows: Any, where: str | None) -> Any:
+    if where is None:
+        return rows
+    try:
+        return rows.where(where)
+    except Exception as error:
+        raise JobError(f"--where {where!r}: {explain(error)}") from error
+
+
+def _samples(found: Any, repair: repairs.Repair | None, each: int) -> list[dict[str, Any]]:
+    """With what a repair makes of their values."""
+    if not each:
+        return []
+    shown = letters.samples(found, each)
+    if repair is None:
+        return shown
+    places = [{name: one[name] for name in letters.PLACE} for one in shown]
+    made = repairs.repaired(letters.once(found), repair)
+    if not places:
+        return shown
+    wanted = found.sparkSession.createDataFrame(
+        [tuple(place.values()) for place in places], "topic string, partition int, offset bigint"
+    )
+    rows = made.join(wanted, list(letters.PLACE), "left_semi").collect()
+    values = {tuple(row[name] for name in letters.PLACE): row["value"] for row in rows}
+    return [
+        {**one, "repaired": _text(values.get(tuple(one[name] for name in letters.PLACE)))}
+        for one in shown
+    ]
+
+
+def _send(
+    session: Any,
+    options: DlqOptions,
+    found: Any,
+    repair: repairs.Repair | None,
+    progress: Progress,
+) -> dict[str, Any]:
+    from pyspark.sql import functions as F
+
+    homeless = F.lit(False) if options.to is not None else ~F.col("has_origin")
+    redriven = F.lit(False) if options.again else F.col("is_sent")
+    passed_over = found.where(homeless & ~F.col("is_part")).count()
+    parts = found.where("is_part").count()
+    chosen = letters.once(found.where(~homeless & ~F.col("is_part")))
+    before = chosen.where(redriven).count()
+    rows = repairs.repaired(chosen.where(~redriven), repair)
+    repairs.check_once(rows)
+    with progress.tasks(session, "sending letters back"):
+        sent = sending.send_back(
+            session,
+            rows,
+            bootstrap=options.bootstrap,
+            ledger=options.ledger,
+            to=options.to,
+            again=options.again,
+        )
+    return {
+        "sent": sent.to.total(),
+        "to": dict(sorted(sent.to.items())),
+        "sent_before": sent.sent_before + before,
+        "without_origin": passed_over,
+        "parts": parts,
+    }
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else bytes(value).decode(errors="backslashreplace")
+
+
+def _lines(facts: dict[str, Any]) -> list[str]:
+    lines = [f"{facts['letters']:,} dead letters in {facts['source']}"]
+    for kind in facts["kinds"]:
+        lines.append(
+            f"  {kind['letters']:,} {kind['kind']}: {', '.join(kind['topics'])}, "
+            f"{_time(kind['first_ms'])} to {_time(kind['last_ms'])}"
+        )
+        for one in facts.get("samples", ()):
+            if one["kind"] == kind["kind"]:
+                lines.append(
+                    f"    {one['topic']}-{one['partition']}@{one['offset']}  {one['value']}"
+                )
+                if one["error"] != one["kind"]:
+                    lines.append(f"      {one['error']}")
+                if "repaired" in one:
+                    lines.append(f"      repaired: {one['repaired']}")
+    if "sent" in facts:
+        lines += _sent_lines(facts)
+    return lines
+
+
+def _sent_lines(facts: dict[str, Any]) -> list[str]:
+    places = ", ".join(f"{count:,} to {topic}" for topic, count in facts["to"].items())
+    lines = [f"sent {facts['sent']:,} back{': ' if places else ''}{places}"]
+    if facts["sent_before"]:
+        lines.append(
+            f"left out {facts['sent_before']:,} sent back before; --again sends them again"
+        )
+    if facts["without_origin"]:
+        lines.append(f"passed over {facts['without_origin']:,} without an origin; give --to")
+    if facts["parts"]:
+        lines.append(
+            f"passed over {facts['parts']:,} parts of split letters; penstock dlq redrive sends those"
+        )
+    return lines
+
+
+def _time(timestamp_ms: int | None) -> str:
+    if timestamp_ms is None:
+        return "?"
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+JOB: Final = Job(
+    name="dlq",
+    options=DlqOptions,
+    plan=plan,
+    run=run,
+    examples=(
+        "penstock pipeline dlq --table lake/orders_dead_letters",
+        "penstock pipeline dlq --topic orders.dlq --where \"kind = 'ValueError'\" --send",
+        "penstock pipeline dlq --table lake/orders_dead_letters --sql repair.sql --send",
+    ),
+)

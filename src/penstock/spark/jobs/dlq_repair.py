@@ -1,0 +1,120 @@
+"""Letters are repaired by SQL over the view `letters`, or by a function of Python's. Both are DataFrame -> DataFrame."""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from penstock.spark.errors import JobError, explain
+from penstock.spark.jobs.dlq_letters import PLACE
+
+VIEW: Final = "letters"
+_BYTES: Final = ("binary", "string")
+
+Repair = Callable[[Any], Any]
+
+
+def read_repair(sql: str | None, function: str | None) -> Repair | None:
+    """JobError for what cannot be read. None: nothing is to be repaired."""
+    if sql is not None:
+        return _sql(_text(sql) if sql.endswith(".sql") else sql)
+    return None if function is None else _function(function)
+
+
+def repaired(letters: Any, repair: Repair | None) -> Any:
+    """With topic, partition, offset, key, value and headers, whose types fit; JobError says what does not."""
+    try:
+        result = letters if repair is None else repair(_with_texts(letters))
+        if not hasattr(result, "select"):
+            raise JobError(f"the repair gave a {type(result).__name__} instead of a DataFrame")
+        types = dict(result.dtypes)
+    except JobError:
+        raise
+    except Exception as error:
+        raise JobError(f"the repair fails: {explain(error)}") from error
+    missing = [name for name in (*PLACE, "key", "value", "headers") if name not in types]
+    if missing:
+        raise JobError(
+            f"the repaired rows have no column {', '.join(missing)}; they keep topic, partition and offset, by which a "
+            "letter is known, and have key, value and headers"
+        )
+    for name in ("key", "value"):
+        if types[name] not in _BYTES:
+            raise JobError(
+                f"the repaired {name} is {types[name]}; make bytes or text of it, as with to_json({name})"
+            )
+    return result.selectExpr(*PLACE, "cast(key as binary)", "cast(value as binary)", "headers")
+
+
+def check_once(rows: Any) -> None:
+    """A letter goes back as one record, or a second run could not know it."""
+    from pyspark.sql import functions as F
+
+    twice = rows.groupBy(*PLACE).count().where(F.col("count") > 1).limit(1).collect()
+    for topic, partition, offset, count in twice:
+        raise JobError(
+            f"the repair makes {count} rows of {topic}-{partition}@{offset}; it may make one of each letter"
+        )
+
+
+def _with_texts(letters: Any) -> Any:
+    from pyspark.sql import functions as F
+
+    return letters.withColumns(
+        {f"{name}_text": F.col(name).cast("string") for name in ("key", "value")}
+    )
+
+
+def _sql(text: str) -> Repair:
+    def repair(letters: Any) -> Any:
+        letters.createOrReplaceTempView(VIEW)
+        return letters.sparkSession.sql(text)
+
+    return repair
+
+
+def _function(given: str) -> Repair:
+    place, _, name = given.rpartition(":")
+    if not place or not name:
+        raise JobError(f"--function {given!r}: expected FILE.py:FUNCTION or MODULE:FUNCTION")
+    module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise JobError(f"{place} has no function {name!r}; --function takes FILE.py:FUNCTION")
+    repair: Repair = found
+    return repair
+
+
+def _load_module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise JobError(f"--function: cannot import {name!r}: {error}") from error
+
+
+def _load_file(path: Path) -> ModuleType:
+    """Workers do not have the file: what tasks need of it is sent to them."""
+    from pyspark import cloudpickle
+
+    _text(str(path))
+    spec = importlib.util.spec_from_file_location(f"penstock_repair_{path.stem}", path)
+    assert spec is not None, "its name ends in .py"
+    assert spec.loader is not None, "its name ends in .py"
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise JobError(f"{path}: {type(error).__name__}: {error}") from error
+    sys.modules[module.__name__] = module
+    cloudpickle.register_pickle_by_value(module)
+    return module
+
+
+def _text(name: str) -> str:
+    try:
+        return Path(name).read_text()
+    except OSError as error:
+        raise JobError(f"cannot read {name}: {error.strerror}") from None

@@ -1,0 +1,161 @@
+"""Letters go back in transactions that also write, to a compacted topic, which went: each goes once, whatever is killed.
+
+1. The producer's start ends what an earlier run has left open, and shuts that run out.
+2. Only then the ledger is read; letters that it names are left out.
+3. Each transaction has some letters, and their entries of the ledger.
+
+Steps that tests kill at: see STEPS, in their order.
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from penstock.client import admin
+from penstock.client.errors import ClientError
+from penstock.client.pool import Pool
+from penstock.model.errors import ErrorCode
+from penstock.sdk import dead_letters
+from penstock.sdk.errors import PenstockError
+from penstock.sdk.producer import Producer
+from penstock.spark.errors import JobError
+from penstock.spark.jobs.dlq_letters import PLACE
+from penstock.spark.steps import reached
+from penstock.spark.survey import ask, find_ranges
+
+STEPS: Final = ("dlq:fenced", "dlq:read", "dlq:sent", "dlq:committed")
+DEFAULT_LEDGER: Final = "penstock-dlq-ledger"
+_AT_ONCE: Final = 500
+_START_S: Final = 60.0
+
+
+class Sent(NamedTuple):
+    to: Counter[str]
+    sent_before: int  # left out, as the ledger names them
+
+
+class Outgoing(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+    target: str
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+def entry(topic: str, partition: int, offset: int, target: str) -> str:
+    """What the ledger calls a letter that went to `target`; Spark makes the same of its columns.
+
+    >>> entry("orders", 0, 17, "orders")
+    'orders/0/17/orders'
+    """
+    return f"{topic}/{partition}/{offset}/{target}"
+
+
+def send_back(
+    session: Any, rows: Any, *, bootstrap: str, ledger: str, to: str | None, again: bool
+) -> Sent:
+    """`rows`: repaired ones, one for each letter."""
+    from pyspark.sql import functions as F
+
+    ensure_ledger(bootstrap, ledger)
+    with (
+        _errors(),
+        Producer(
+            bootstrap,
+            transactional_id=f"penstock-dlq.{ledger}",
+            client_id="penstock-pipeline",
+            librdkafka={"log_level": 0},
+        ) as producer,
+    ):
+        producer.ensure_transactions(_START_S)
+        reached("dlq:fenced")
+        target = F.lit(to) if to is not None else F.col("topic")
+        named = rows.withColumn("target", target).withColumn(
+            "entry", F.concat_ws("/", *PLACE, "target")
+        )
+        for (topic,) in named.select("target").distinct().collect():
+            producer.partition_count(topic)  # raises at once where there is no such topic
+        known = sent_entries(session, bootstrap, ledger)
+        fresh = named if again else named.join(known, "entry", "left_anti")
+        before = 0 if again else named.join(known, "entry", "left_semi").count()
+        reached("dlq:read")
+        found = fresh.orderBy(*PLACE).select(*PLACE, "target", "key", "value", "headers")
+        sent = _send(producer, (_outgoing(row) for row in found.toLocalIterator()), ledger)
+    return Sent(sent, before)
+
+
+def _send(producer: Producer, letters: Iterator[Outgoing], ledger: str) -> Counter[str]:
+    done: Counter[str] = Counter()
+    while batch := list(islice(letters, _AT_ONCE)):
+        with producer.transaction():
+            _send_batch(producer, batch, ledger)
+            producer.flush()
+            reached("dlq:sent")
+        reached("dlq:committed")
+        done.update(letter.target for letter in batch)
+    return done
+
+
+def _send_batch(producer: Producer, batch: Sequence[Outgoing], ledger: str) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    for letter in batch:
+        producer.send(
+            letter.target, letter.value, letter.key, dead_letters.redriven(letter.headers)
+        )
+        name = entry(letter.topic, letter.partition, letter.offset, letter.target)
+        producer.send(ledger, json.dumps({"sent_at_ms": now_ms}).encode(), name.encode())
+
+
+def _outgoing(row: Any) -> Outgoing:
+    return Outgoing(
+        *(row.topic, row.partition, row.offset, row.target),
+        key=_bytes(row.key),
+        value=_bytes(row.value),
+        headers=[(one["key"], _bytes(one["value"])) for one in row.headers or ()],
+    )
+
+
+def _bytes(value: Any) -> bytes | None:
+    return None if value is None else bytes(value)
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """What the SDK raises becomes a line for people."""
+    try:
+        yield
+    except PenstockError as error:
+        raise JobError(str(error)) from error
+
+
+def ensure_ledger(bootstrap: str, ledger: str) -> None:
+    async def question(pool: Pool) -> None:
+        try:
+            await admin.create_topic(
+                pool, ledger, partitions=1, settings={"cleanup.policy": "compact"}
+            )
+        except ClientError as error:
+            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+
+    ask(bootstrap, question)
+
+
+def sent_entries(session: Any, bootstrap: str, ledger: str) -> Any:
+    """A column `entry`, of all that was ever sent back."""
+    ranges = find_ranges(bootstrap, [ledger], read_committed=True)
+    return (
+        session.read.format("penstock")
+        .options(**ranges.source_options(bootstrap))
+        .option("columns", "key")
+        .option("kafka.isolation.level", "read_committed")
+        .load()
+        .selectExpr("cast(key as string) as entry")
+        .distinct()
+    )
