@@ -119,6 +119,19 @@ def test_workers_and_the_jvm_are_killed(broker: Server, topic: Create, tmp_path:
     _check(lake, name, [400, 400])
 
 
+def test_it_follows_until_it_is_interrupted(broker: Server, topic: Create, tmp_path: Path) -> None:
+    name = topic("follow", partitions=2, retention_ms=-1)
+    produce(broker, name, numbered(20, partitions=2))
+    lake = Command(broker, tmp_path / "table", name, "--follow", "--every", "100ms")
+    process = lake.start()
+    until(lambda: len(lake.found()) == 20, "the first records", RUN_S)
+    produce(broker, name, numbered(20, partitions=2))
+    until(lambda: len(lake.found()) == 40, "those that came later", RUN_S)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(RUN_S) == 0
+    _check(lake, name, [20, 20])
+
+
 def _kill_worker(process: "subprocess.Popen[bytes]", *, after: int) -> None:
     """One of Spark's Python workers: children of its daemon. `after`: so many are spared."""
     seen: list[int] = []

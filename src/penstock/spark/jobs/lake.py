@@ -88,15 +88,17 @@ def _by(options: LakeOptions) -> str:
 
 
 def _look(options: LakeOptions, ranges: Ranges) -> Manifest | None:
+    """What the table has; raises if it, or the checkpoint, is another job's."""
     layout, identity = options.layout, options.identity(ranges.cluster_id)
+    last = None
+    if is_local(layout.table):
+        files = open_files(layout.table, None)
+        if files.exists(f"{layout.state}/job.json"):
+            compare(layout, json.loads(files.read(f"{layout.state}/job.json")), _flat(identity))
+        last = Storage(layout, files, files).last()
     if is_local(options.checkpoint_place):
         checkpoint.check(options.checkpoint_place, identity)
-    if not is_local(layout.table):
-        return None
-    files = open_files(layout.table, None)
-    if files.exists(f"{layout.state}/job.json"):
-        compare(layout, json.loads(files.read(f"{layout.state}/job.json")), _flat(identity))
-    return Storage(layout, files, files).last()
+    return last
 
 
 def _flat(identity: Identity) -> dict[str, Any]:
