@@ -7,6 +7,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
+from penstock.model.errors import BrokerError
 from penstock.spark.errors import JobError
 from penstock.spark.job import Summary, explained
 from penstock.spark.jobs import dlq
@@ -154,7 +155,6 @@ def leave_open(broker: Server, ledger: str, target: str) -> None:
             {"sql": "SELECT * FROM letters UNION ALL SELECT * FROM letters", "send": True},
             "makes 2 rows of",
         ),
-        ({"to": "no-such-topic", "send": True}, "no-such-topic"),
     ],
 )
 def test_what_cannot_be_done_is_told_and_nothing_is_sent(
@@ -165,6 +165,16 @@ def test_what_cannot_be_done_is_told_and_nothing_is_sent(
     with pytest.raises(JobError, match=said):
         run_dlq(spark, broker, topic=dead, **options)
     assert read(spark, broker, name) == []
+
+
+def test_a_topic_to_send_to_must_exist(spark: Any, broker: Server, topic: Create) -> None:
+    dead = topic("orders.dlq")
+    produce(broker, dead, [letter("gone-for-ever", 5, b"five")])
+    with pytest.raises(BrokerError, match="topic 'no-such-topic' does not exist"):
+        run_dlq(spark, broker, topic=dead, to="no-such-topic", send=True)
+    with pytest.raises(BrokerError, match="topic 'gone-for-ever' does not exist"):
+        run_dlq(spark, broker, topic=dead, send=True)
+    assert not {"no-such-topic", "gone-for-ever"} & set(broker.topics())
 
 
 def test_a_table_that_is_not_there(spark: Any, broker: Server, tmp_path: Path) -> None:

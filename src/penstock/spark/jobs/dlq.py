@@ -75,6 +75,8 @@ def plan(options: DlqOptions) -> Plan:
         first = f"read {options.source}"
     if options.sql is None and options.function is not None and ":" not in options.function:
         raise JobError(f"--function {options.function!r}: expected FILE.py:FUNCTION")
+    if options.to is not None:
+        sending.check_topics(options.bootstrap, [options.to])
     lines = [first]
     if options.where is not None:
         lines.append(f"only where {options.where}")

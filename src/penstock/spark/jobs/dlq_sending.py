@@ -79,8 +79,8 @@ def send_back(
         named = rows.withColumn("target", target).withColumn(
             "entry", F.concat_ws("/", *PLACE, "target")
         )
-        for (topic,) in named.select("target").distinct().collect():
-            producer.partition_count(topic)  # raises at once where there is no such topic
+        targets = [topic for (topic,) in named.select("target").distinct().collect()]
+        check_topics(bootstrap, targets)
         known = sent_entries(session, bootstrap, ledger)
         fresh = named if again else named.join(known, "entry", "left_anti")
         before = 0 if again else named.join(known, "entry", "left_semi").count()
@@ -132,6 +132,12 @@ def _errors() -> Iterator[None]:
         yield
     except PenstockError as error:
         raise JobError(str(error)) from error
+
+
+def check_topics(bootstrap: str, topics: Sequence[str]) -> None:
+    """Raises for one that does not exist: a producer's own question might create it."""
+    if topics:
+        ask(bootstrap, lambda pool: admin.describe_topics(pool, topics))
 
 
 def ensure_ledger(bootstrap: str, ledger: str) -> None:
