@@ -2,7 +2,7 @@
 
 import asyncio
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,27 @@ def settings(server: Server, topic: str) -> dict[str, str | None]:
             return {row.name: row.value for row in rows if row.is_overridden}
 
     return asyncio.run(read())
+
+
+def change_settings(
+    server: Server, topic: str, set_to: dict[str, str], reset: Sequence[str] = ()
+) -> None:
+    async def change() -> None:
+        async with Pool(server.bootstrap) as pool:
+            await admin.alter_topic_configs(pool, topic, set_to=set_to, reset=reset)
+
+    asyncio.run(change())
+
+
+def grow(server: Server, topic: str, partitions: int) -> None:
+    """Returns when all of them can be written to."""
+
+    async def change() -> None:
+        async with Pool(server.bootstrap) as pool:
+            await admin.grow_topic(pool, topic, partitions)
+            await admin.ensure_topic(pool, topic, create=False)
+
+    asyncio.run(change())
 
 
 def commit(server: Server, group: str, topic: str, *offsets: int) -> None:

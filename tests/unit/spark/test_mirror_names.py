@@ -89,11 +89,6 @@ def test_a_mirror_with_more_partitions_is_no_copy() -> None:
         _decide(SOURCE, _mirror(partitions=4))
 
 
-def test_a_cluster_is_no_mirror_of_itself() -> None:
-    with pytest.raises(JobError, match="the same cluster"):
-        decide(SOURCE, None, name="orders", origin=ORIGIN, target_id="east", replace=False)
-
-
 def test_settings_that_each_cluster_has_for_itself_are_not_copied() -> None:
     given = {
         "penstock.mirror.source": "x",

@@ -16,7 +16,7 @@ ORDERS = TopicPartition("orders", 0)
 
 
 def _options(*what: str, **more: Any) -> MirrorOptions:
-    return MirrorOptions(target="west:9092", what=what, **more)
+    return MirrorOptions(**{"target": "west:9092", "what": what, **more})
 
 
 def _behind(source_end: int, mirror_end: int, at_ms: int) -> Behind:
@@ -37,6 +37,7 @@ def test_the_first_word_may_say_what_to_do() -> None:
         (("failback",), {}, "needs a TOPIC"),
         (("status",), {"follow": True}, "--follow has no meaning"),
         (("a",), {"discard": True}, "failback only"),
+        (("a",), {"target": "west:"}, "--target"),
         (("a",), {"rename": "x"}, "must contain {topic}"),
         (("a",), {"pattern": "("}, "--pattern"),
         (("a",), {"groups": "g", "no_groups": True}, "exclude each other"),

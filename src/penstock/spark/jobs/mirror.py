@@ -26,6 +26,7 @@ STEPS: Final = (  # of the driver
     *("mirror:begun", "mirror:topic-created", "mirror:topics", "mirror:planned"),
     *("mirror:copied", "mirror:group", "mirror:groups", "mirror:beat"),
 )
+CHANGE_STEPS: Final = ("mirror:topic-grown", "mirror:topic-set", "mirror:topic-deleted")
 TASK_STEPS: Final = ("mirror:appending", "mirror:appended")
 _SOURCE_SAYS: Final = "set the option failOnDataLoss to false"
 _WE_SAY: Final = "give --allow-data-loss"
@@ -166,7 +167,8 @@ def _round(session: Any, options: MirrorOptions, progress: Progress) -> Round:
         groups = ask(options.target, lambda pool: write_groups(pool, positions, ends))
         reached("mirror:groups")
     beats = {span.target: Beat(ends[span.target], span.end, asked_ms) for span in spans}
-    ask(options.target, lambda pool: write_beats(pool, link.source_id, beats))
+    if beats:
+        ask(options.target, lambda pool: write_beats(pool, link.source_id, beats))
     reached("mirror:beat")
     return Round(link, done, groups, _measured(options, spans, ends, asked_ms))
 
@@ -253,7 +255,7 @@ def _summary(options: MirrorOptions, totals: _Totals, seconds: float) -> Summary
             lines.append(
                 f"left alone, for they have members at the target: {', '.join(groups.active)}"
             )
-    return Summary(facts, tuple(lines))
+    return Summary(facts, tuple(lines), passed=not link.has_problems)
 
 
 JOB: Final = Job(

@@ -241,9 +241,11 @@ async def _promote_all(
             reached("mirror:promoted")
             return state
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(mirror)) for mirror in mirrors]
-    return mirrors, [task.result() for task in tasks]
+    results = await asyncio.gather(*map(one, mirrors), return_exceptions=True)
+    for result in results:  # only now: the others are promoted
+        if isinstance(result, BaseException):
+            raise result
+    return mirrors, [result for result in results if isinstance(result, MirrorState)]
 
 
 async def _remember(target: Pool, mirror: Mirror) -> None:

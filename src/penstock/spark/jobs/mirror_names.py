@@ -83,6 +83,7 @@ class Skip(NamedTuple):
     """Not to be copied, and why."""
 
     reason: str
+    is_problem: bool = False
 
 
 class Create(NamedTuple):
@@ -110,8 +111,6 @@ def decide(
     source: Topic, target: Topic | None, *, name: str, origin: Origin, target_id: str, replace: bool
 ) -> Decision:
     """What the target needs, to have a mirror of `source` called `name`. JobError: it cannot have one."""
-    if target_id == origin.cluster_id:
-        raise JobError("source and target are the same cluster; give two")
     if source.mirrors and target_id in clusters(source.mirrors):
         return Skip(f"{source.name!r} comes from the target cluster: it is not copied back")
     if target is None:

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.client.connection import parse_bootstrap
 from penstock.spark.job import JobOptions, Kind, option
 
 COPY: Final = "copy"
@@ -79,6 +80,10 @@ class MirrorOptions(JobOptions):
             raise ValueError(f"--follow has no meaning with {self.action}")
         if self.action != FAILBACK and self.discard:
             raise ValueError("--discard has a meaning with failback only")
+        try:
+            parse_bootstrap(self.target)
+        except ValueError as error:
+            raise ValueError(f"--target: {error}") from None
         if "{topic}" not in self.rename:
             raise ValueError("--rename must contain {topic}")
         if self.no_groups and self.groups is not None:

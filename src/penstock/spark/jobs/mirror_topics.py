@@ -39,6 +39,7 @@ class Link(NamedTuple):
     target_id: str
     pairs: tuple[Pair, ...]
     skipped: tuple[str, ...]
+    has_problems: bool  # some were skipped that should not have to be
     to_do: tuple[str, ...]
 
 
@@ -59,6 +60,8 @@ async def in_step(ends: Ends, options: MirrorOptions, *, change: bool) -> Link:
         )
     at_source, at_target = await ends.source.metadata(None), await ends.target.metadata(None)
     ids = at_source.cluster_id or "", at_target.cluster_id or ""
+    if ids[0] == ids[1]:
+        raise JobError("source and target are the same cluster; give two")
     wanted = chosen(options, at_source)
     source_name = options.source_name or ids[0]
     mirror_names = {name: names.renamed(options.rename, source_name, name) for name in wanted}
@@ -68,14 +71,7 @@ async def in_step(ends: Ends, options: MirrorOptions, *, change: bool) -> Link:
     for name in wanted:
         source, mirror = sources[name], mirror_names[name]
         origin = Origin(ids[0], source.topic_id.hex(), name, source.mirrors)
-        decision = names.decide(
-            source,
-            targets.get(mirror),
-            name=mirror,
-            origin=origin,
-            target_id=ids[1],
-            replace=options.action == FAILBACK,
-        )
+        decision = _decided(options, source, targets.get(mirror), mirror, origin, ids[1])
         replicas = options.replicas or min(source.replicas, len(at_target.brokers))
         steps.append(_Step(source, mirror, origin, replicas, decision))
     await _check_discards(ends, options, ids[1], [s for s in steps if _replaces(s)])
@@ -84,6 +80,36 @@ async def in_step(ends: Ends, options: MirrorOptions, *, change: bool) -> Link:
             await _do(ends.target, step)
         reached("mirror:topics")
     return _link(ids, steps)
+
+
+def _decided(
+    options: MirrorOptions,
+    source: Topic,
+    target: Topic | None,
+    name: str,
+    origin: Origin,
+    target_id: str,
+) -> names.Decision:
+    """One of many that a pattern found does not hold up the others; one that was named must be copied."""
+    try:
+        decision = names.decide(
+            source,
+            target,
+            name=name,
+            origin=origin,
+            target_id=target_id,
+            replace=options.action == FAILBACK,
+        )
+    except JobError as error:
+        if source.name in options.topics:
+            raise
+        return names.Skip(str(error), is_problem=True)
+    if isinstance(decision, names.Skip) and source.name in options.topics:
+        raise JobError(
+            f"{decision.reason}; to change the direction, promote it first: penstock pipeline mirror "
+            f"promote {source.name} --target {options.bootstrap}"
+        )
+    return decision
 
 
 def chosen(options: MirrorOptions, cluster: MetadataResponse) -> list[str]:
@@ -173,10 +199,12 @@ async def _create(target: Pool, step: _Step, partitions: int) -> None:
 
 def _link(ids: tuple[str, str], steps: Sequence[_Step]) -> Link:
     copied = [step for step in steps if not isinstance(step.decision, names.Skip)]
+    skips = [step.decision for step in steps if isinstance(step.decision, names.Skip)]
     return Link(
         *ids,
         tuple(Pair(step.source.name, step.name, step.source.partitions) for step in copied),
-        tuple(step.decision.reason for step in steps if isinstance(step.decision, names.Skip)),
+        tuple(skip.reason for skip in skips),
+        any(skip.is_problem for skip in skips),
         tuple(line for step in copied for line in _told(step)),
     )
 
