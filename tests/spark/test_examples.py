@@ -95,7 +95,7 @@ def newest(broker: Server, topic: str) -> dict[str, str]:
 
 
 def test_words_are_counted_while_they_arrive(broker: Server, topic: Create, tmp_path: Path) -> None:
-    source, target = topic("sentences", partitions=2), topic("counts")
+    source, target = topic("sentences", partitions=2, retention_ms=-1), topic("counts")
     flags = ("--from", source, "--to", target, "--checkpoint", tmp_path)
     with running("word_count", broker, *flags) as example:
         produce(broker, source, [Sent(None, b"The fox and the dog.", 0)])
@@ -132,7 +132,7 @@ def test_orders_become_a_table_and_the_table_a_report(
 def test_an_hour_of_wrong_results_is_corrected_and_nothing_else(
     broker: Server, topic: Create
 ) -> None:
-    payments, amounts = topic("payments"), topic("amounts")
+    payments, amounts = topic("payments", retention_ms=-1), topic("amounts", retention_ms=-1)
     at_ms = {"before": TEN_MS - 1, "bad": TEN_MS, "fine": TEN_MS + 5, "after": TEN_MS + HOUR_MS}
     produce(
         broker,
