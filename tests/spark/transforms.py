@@ -32,7 +32,14 @@ class Command:
         ]
 
     def run(self, stop_at: str | None = None) -> int:
-        return self.start(stop_at).wait(RUN_S)
+        """The exit code; pytest shows what was said if a test fails."""
+        process = self.start(stop_at)
+        try:
+            _, said = process.communicate(timeout=RUN_S)
+        finally:
+            process.kill()
+        print(f"{stop_at}: {process.returncode}: {said.decode()}")
+        return process.returncode
 
     def start(self, stop_at: str | None = None, **variables: str) -> "subprocess.Popen[bytes]":
         variables |= {VARIABLE: stop_at} if stop_at else {}
@@ -41,7 +48,7 @@ class Command:
             env=environment(**variables),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
         )
 
 

@@ -79,3 +79,19 @@ def test_a_log_that_does_not_tell_is_an_error(tmp_path: Path, text: str | None) 
         (tmp_path / "offsets" / "0").write_text(text)
     with pytest.raises(JobError, match="does not say what the batch reads"):
         Log(str(tmp_path), LocalFiles()).end(0)
+
+
+def test_a_batch_that_was_tried_and_of_which_the_group_knows_nothing_is_an_error() -> None:
+    with pytest.raises(JobError, match="nobody knows whether the last batch was written"):
+        is_committed({}, "m1", group="g", start={ZERO: 3}, end={ZERO: 5}, was_tried=True)
+
+
+def test_the_log_tells_which_batch_was_planned_and_not_done(tmp_path: Path) -> None:
+    log = Log(str(tmp_path), LocalFiles())
+    assert log.unfinished() is None
+    for name in ("offsets/3", "offsets/4", "offsets/.4.crc", "commits/3"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert log.unfinished() == 4
+    (tmp_path / "commits/4").touch()
+    assert log.unfinished() is None

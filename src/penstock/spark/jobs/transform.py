@@ -194,6 +194,7 @@ class Batches:
             group=options.group,
             timeout_ms=options.transaction_timeout,
         )
+        self._unfinished = log.unfinished()
         self.written = self.size_bytes = self.committed = self.skipped = 0
 
     def prepare(self, ranges: Ranges) -> str:
@@ -223,7 +224,12 @@ class Batches:
         end = log.end(batch)
         committed = self._transactions.begin()
         if is_committed(
-            committed, mark, group=self._options.group, start=log.start(batch), end=end
+            committed,
+            mark,
+            group=self._options.group,
+            start=log.start(batch),
+            end=end,
+            was_tried=batch > 0 and batch == self._unfinished,
         ):
             self.skipped += 1
             return

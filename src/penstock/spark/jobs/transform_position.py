@@ -37,6 +37,16 @@ class Log:
                 "where the group is"
             ) from error
 
+    def unfinished(self) -> int | None:
+        """The batch that an earlier run planned, and of which Spark does not know whether it was done."""
+        done = set(self._files.names(f"{self._place}/commits"))
+        planned = [
+            int(name)
+            for name in self._files.names(f"{self._place}/offsets")
+            if name.isdigit() and name not in done
+        ]
+        return max(planned, default=None)
+
     def start(self, batch: int) -> Offsets:
         """Negative where it was not known yet."""
         return self.end(batch - 1) if batch else self.first()
@@ -59,9 +69,23 @@ def starting(committed: Committed, ranges: Ranges, *, whole: bool, new_only: boo
 
 
 def is_committed(
-    committed: Committed, mark: str, *, group: str, start: Offsets, end: Offsets
+    committed: Committed,
+    mark: str,
+    *,
+    group: str,
+    start: Offsets,
+    end: Offsets,
+    was_tried: bool = False,
 ) -> bool:
-    """Whether this batch is in the topic already; JobError if what the group has fits no run of this job."""
+    """Whether this batch is in the topic already; JobError if what the group has fits no run of this job.
+
+    `was_tried`: by an earlier run, and not as the first of all. A group that has nothing then does not tell.
+    """
+    if not committed and was_tried:
+        raise JobError(
+            f"group {group} has no offsets any more (brokers forget those of idle groups), so nobody knows whether "
+            f"the last batch was written ({mark}); look at the topic, then set the group and delete the checkpoint"
+        )
     if any(row.metadata == mark for row in committed.values()):
         expected, known = end, True
     else:
@@ -69,7 +93,7 @@ def is_committed(
     for place, offset in expected.items():
         row = committed.get(place)
         if row is None and not known and not committed:
-            continue  # the first batch of all
+            continue  # the first batch of all, or a group that was forgotten between two batches
         if row is None or row.offset != offset:
             raise JobError(_strange(group, place, None if row is None else row.offset, offset))
     return known
