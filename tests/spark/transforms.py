@@ -26,19 +26,20 @@ class Command:
     """The same command, again and again, with other steps to be killed at."""
 
     def __init__(self, broker: Server, *words: object) -> None:
+        self.said = ""
         self._words = [
             *("pipeline", *words, "--bootstrap", broker.bootstrap, "--json"),
             *("--master", "local[2]", "--conf", "spark.driver.memory=512m"),
         ]
 
     def run(self, stop_at: str | None = None) -> int:
-        """The exit code; pytest shows what was said if a test fails."""
+        """The exit code; `said` is what it wrote to stderr."""
         process = self.start(stop_at)
         try:
             _, said = process.communicate(timeout=RUN_S)
         finally:
             process.kill()
-        print(f"{stop_at}: {process.returncode}: {said.decode()}")
+        self.said = said.decode()
         return process.returncode
 
     def start(self, stop_at: str | None = None, **variables: str) -> "subprocess.Popen[bytes]":
