@@ -1,6 +1,7 @@
 """What the tests of the lake have in common: runs of the job, and a look at what it wrote."""
 
 import itertools
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -44,12 +45,13 @@ class Lake:
 def read(table: Path) -> list[dict[str, Any]]:
     """As any reader of a directory of Parquet files sees it, without Spark: hidden names are not seen."""
     rows: list[dict[str, Any]] = []
-    for path in sorted(table.rglob("*.parquet")):
-        folders = path.relative_to(table).parts[:-1]
-        if any(folder.startswith(("_", ".")) for folder in folders):
-            continue
-        placed = dict(folder.split("=", 1) for folder in folders)
-        rows += [{**row, **placed} for row in pq.ParquetFile(path).read().to_pylist()]
+    for folder, below, names in os.walk(table):
+        below[:] = sorted(name for name in below if not name.startswith(("_", ".")))
+        placed = dict(part.split("=", 1) for part in Path(folder).relative_to(table).parts)
+        for name in sorted(names):
+            if name.endswith(".parquet"):
+                found = pq.ParquetFile(Path(folder) / name).read().to_pylist()
+                rows += [{**row, **placed} for row in found]
     return rows
 
 
