@@ -45,7 +45,7 @@ chaos: $(INSTALLED) etcd nft    ## make chaos MINUTES=10: faults at random; SEED
 sim: $(INSTALLED)               ## clusters in virtual time: make sim SEEDS=100, SEED=1 make sim for one again
 	@PYTHONPATH=.:src $(BIN)/python -m tests.simulation
 
-demo: $(INSTALLED)              ## a broker, a million messages there and back, the proof and the rates
+demo: $(SPARK)                  ## a broker, a million messages there and back and into a table, the proof and the rates
 	@$(BIN)/python examples/demo.py
 
 bench: $(INSTALLED)             ## make bench B=throughput
@@ -60,7 +60,7 @@ $(INSTALLED): pyproject.toml scripts/environment
 	@touch $@
 
 $(SPARK): $(INSTALLED)          # Spark is large: only what runs it installs it
-	@scripts/environment dev,spark
+	@scripts/environment dev,spark,java
 	@touch $@
 
 kcat:

@@ -1,8 +1,9 @@
-"""A broker, a topic, a million messages there and back through a group, and the proof that none was lost, doubled or reordered.
+"""A broker, a million messages there and back through a group and into a table of Parquet files, and the proof that none was lost or doubled.
 
 Run it with `make demo`. It takes a free port and a temporary directory, and leaves nothing behind.
 """
 
+import json
 import re
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import (
     Consumer,
@@ -32,6 +33,8 @@ MESSAGE_BYTES: Final = 100
 CREATE_TIMEOUT_S: Final = 30
 SILENCE_TIMEOUT_S: Final = 30  # so long without a message: the rest is lost
 STOP_TIMEOUT_S: Final = 15
+
+PENSTOCK: Final = str(Path(sys.executable).with_name("penstock"))
 
 console: Final = Console(highlight=False)
 
@@ -78,8 +81,7 @@ class Ledger:
 def broker() -> Iterator[str]:
     """A broker in a process of its own; yields the address that it names when it is ready."""
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as data:
-        penstock = str(Path(sys.executable).with_name("penstock"))
-        command = [penstock, "serve", "--listen", "127.0.0.1:0", "--http", "off", "--data", data]
+        command = [PENSTOCK, "serve", "--listen", "127.0.0.1:0", "--http", "off", "--data", data]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stdout is not None, "stdout is a pipe"
@@ -172,6 +174,30 @@ def consume(bootstrap: str, ledger: Ledger) -> Step:
     return Step("consumed by a group, each checked", ledger.received, seconds)
 
 
+def pipeline(bootstrap: str, *words: str) -> dict[str, Any]:
+    """A job on Spark; its progress is on the terminal, its summary comes back."""
+    command = [PENSTOCK, "pipeline", *words, "--bootstrap", bootstrap, "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if not done.stdout:
+        raise DemoFailed(f"penstock {' '.join(command[1:])}: its reason is above")
+    facts: dict[str, Any] = json.loads(done.stdout)
+    return facts
+
+
+def fill_lake(bootstrap: str, table: str) -> Step:
+    done = pipeline(bootstrap, "lake", TOPIC, "--table", table)
+    return Step("written to Parquet by Spark", done["rows"], done["seconds"])
+
+
+def audit(bootstrap: str, table: str) -> Step:
+    started = perf_counter()
+    found = pipeline(bootstrap, "audit", TOPIC, "--table", table, "--complete")
+    seconds = perf_counter() - started - found["spark_started_in_s"]
+    if not found["passed"] or found["agreed"] != MESSAGES:
+        raise DemoFailed(f"the table does not have what the topic has: {json.dumps(found)}")
+    return Step("topic and table compared", found["agreed"], seconds)
+
+
 def report(steps: list[Step], verdict: str) -> None:
     table = Table(title=f"{MESSAGES:,} messages of {MESSAGE_BYTES} bytes, {PARTITIONS} partitions")
     table.add_column("step")
@@ -183,11 +209,12 @@ def report(steps: list[Step], verdict: str) -> None:
         table.add_row(what, *row)
     console.print(table)
     console.print(f"checked: {verdict}.")
-    console.print("The rates are those of one Python client; a broker does more.\n")
+    console.print("The rates are those of one client or job; a broker does more.\n")
     console.print(
         "Keep a broker running:  [bold].venv/bin/penstock serve[/]  (or [bold]make run[/])"
     )
     console.print("then point any Kafka client at 127.0.0.1:9092; see docs/quickstart.md.")
+    console.print("Topics as tables: see docs/pipeline.md.")
 
 
 def main() -> int:
@@ -198,10 +225,13 @@ def main() -> int:
             create_topic(bootstrap)
             steps = [produce(bootstrap), consume(bootstrap, ledger)]
             verdict = ledger.verdict()
+            with tempfile.TemporaryDirectory(prefix="penstock-demo-lake-") as lake:
+                table = f"{lake}/{TOPIC}"
+                steps += [fill_lake(bootstrap, table), audit(bootstrap, table)]
     except DemoFailed as failure:
         console.print(f"[red]demo failed:[/] {failure}")
         return 1
-    report(steps, verdict)
+    report(steps, f"{verdict}, and the table has them all")
     return 0
 
 

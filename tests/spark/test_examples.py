@@ -22,11 +22,11 @@ from tests.support.server import PATIENCE_S, Server, until
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1200),
 ]  # a JVM or two each, also on a busy machine
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "spark"
-RUN_S = 5 * PATIENCE_S
+RUN_S = 8 * PATIENCE_S
 HOUR_MS = 3_600_000
 TEN_MS = 1_794_736_800_000  # 2026-11-15T10:00:00Z
 
