@@ -63,7 +63,8 @@ def job(spark: Any, broker: Server, tmp_path: Path) -> Transform:
 
 
 def test_sql_makes_rows_of_records_in_their_order(job: Transform, topic: Create) -> None:
-    source, target = topic("in", partitions=2), topic("out", partitions=3)
+    forever = {"retention_ms": -1}  # the records are old
+    source, target = topic("in", partitions=2, **forever), topic("out", partitions=3, **forever)
     sent = [Sent(b"k%d" % (n % 5), b"%d" % n, n % 5 % 2, 1_700_000_000_000 + n) for n in range(300)]
     produce(job.broker, source, sent)
     sql = "SELECT key, value_text || '!' AS value, timestamp FROM records WHERE value_text != '7'"
