@@ -41,10 +41,12 @@ def test_a_mirror_is_its_source_offset_by_offset(spark: Any, both: Both) -> None
     east.create_topic("orders", partitions=2, retention_ms=777_000_000)
     east.create_topic("money")
     produce(east, "orders", numbered(300, 2), compression_type="zstd")
+    mirror(spark, east, west, "orders")  # Spark's first job takes longer than a transaction may
     left_open = write_transactions(east, "money", Random(6), 15)
     commit(east, "readers", "orders", 17, 23)
 
     first = mirror(spark, east, west, "orders", "money")
+    assert first.facts["topics"] == {"money": "money", "orders": "orders"}
     assert first.facts["behind"]["records"] == 0
     assert first.facts["groups"]["written"] == ["readers"]
     produce(east, "orders", numbered(100, 2, start=300))
@@ -153,6 +155,11 @@ def test_a_promoted_topic_is_not_written_to_and_comes_back_only_when_asked(
     assert len(committed_rows(east.bootstrap, "moving")) == 65
     mirror(spark, west, east, "promote", "moving")
     assert _refusal(east, "moving") is None
+
+    with pytest.raises(JobError, match="not known whether they were mirrored"):
+        mirror(spark, west, east, "failback", "moving")
+    mirror(spark, east, west, "failback", "moving")
+    assert stored(west, "moving") == stored(east, "moving")
 
 
 def test_failback_does_not_throw_records_away_unasked(spark: Any, both: Both) -> None:

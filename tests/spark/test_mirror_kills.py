@@ -10,6 +10,8 @@ from random import Random
 
 import pytest
 
+from penstock.client.errors import ClientError
+from penstock.client.mirroring import MIRROR_SOURCE
 from penstock.spark.jobs.mirror import CHANGE_STEPS, STEPS, TASK_STEPS
 from penstock.spark.steps import VARIABLE
 from tests.spark.conftest import ROOT
@@ -69,8 +71,9 @@ def test_killed_at_every_step_again_and_again(both: Both) -> None:
     rng = Random(3)
     east.create_topic("orders", partitions=2)
     east.create_topic("money")
-    left_open = write_transactions(east, "money", rng, 10)
-    left_open.disconnect()
+    last = write_transactions(east, "money", rng, 10)
+    last.end(committed=True)  # or brokers do, at some moment of this
+    last.disconnect()
     steps = [*STEPS, *TASK_STEPS]
     again = [step for step in steps if step != "mirror:topic-created"]  # by then they are there
     rng.shuffle(again)
@@ -123,6 +126,30 @@ def test_killed_while_topics_change(both: Both) -> None:
     assert _run(west, east, "failback", "orders") == 0
     for index in range(2):
         assert stored(east, "orders", index) == stored(west, "orders", index) != []
+
+
+def test_failback_that_follows_leaves_alone_what_is_promoted_later(both: Both) -> None:
+    """It may make topics anew when it begins, and never again."""
+    east, west = both
+    east.create_topic("orders")
+    produce(east, "orders", numbered(20))
+    assert _run(east, west, "orders") == 0
+    assert _run(east, west, "promote") == 0
+    follow = ("--follow", "--every", "50ms")
+    job = _start(west, east, "failback", "orders", "--discard", *follow)
+    until(lambda: _is_mirror(east, "orders"), "it is made anew", RUN_S)
+    until(lambda: stored(east, "orders") == stored(west, "orders"), "it is copied", RUN_S)
+    assert _run(west, east, "promote") == 0
+    produce(east, "orders", numbered(5, start=100))
+    assert job.wait(RUN_S) == 1, "it says that the mirror was promoted"
+    assert len(committed_rows(east.bootstrap, "orders")) == 25
+
+
+def _is_mirror(server: Server, topic: str) -> bool:
+    try:
+        return MIRROR_SOURCE in settings(server, topic)
+    except ClientError:  # it is not there just now
+        return False
 
 
 def test_sparks_driver_and_tasks_are_killed_while_they_copy(both: Both) -> None:

@@ -1,16 +1,23 @@
 """The pure parts of `mirror`: options, requests, how far behind, and what is remembered of it."""
 
+import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
 
+from penstock.client.pool import Pool
 from penstock.model.ids import TopicPartition
+from penstock.spark.errors import JobError
+from penstock.spark.job import Summary, run_job
 from penstock.spark.jobs import mirror_beats as beats
-from penstock.spark.jobs import mirror_copy
+from penstock.spark.jobs import mirror_copy, mirror_topics
+from penstock.spark.jobs.mirror import JOB
 from penstock.spark.jobs.mirror_beats import Beat
 from penstock.spark.jobs.mirror_copy import Row, requests
 from penstock.spark.jobs.mirror_lag import Behind, Lag, lag_of
 from penstock.spark.jobs.mirror_options import MirrorOptions
+from penstock.spark.jobs.mirror_topics import Ends, in_step
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -81,6 +88,30 @@ def test_of_a_source_that_is_gone_only_the_past_is_known() -> None:
 
 
 def test_what_is_remembered_is_read_again() -> None:
-    for beat in (Beat(5, 7, 1_700), Beat(5, 7, 1_700, 1_800)):
+    for beat in (Beat(5, 7, 1_700), Beat(5, 7, 1_700, "aa>bb", 1_800)):
         assert beats.parse(beat.offset, beats.text(beat)) == beat
     assert beats.parse(5, "somebody else's") == Beat(5, 5, 0)
+
+
+def test_brokers_that_know_no_mirrors_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def none(pool: object) -> bool:  # noqa: ARG001  # whoever is asked
+        return False
+
+    async def try_it() -> None:
+        async with Pool("east:9092") as source, Pool("west:9092") as target:
+            await in_step(Ends(source, target), _options("orders"), change=True)
+
+    monkeypatch.setattr(mirror_topics, "supports_mirrors", none)
+    with pytest.raises(JobError, match=r"west:9092 take no mirrors.*not supported"):
+        asyncio.run(try_it())
+
+
+def test_what_asks_only_brokers_starts_no_spark() -> None:
+    def run(session: Any, options: MirrorOptions, progress: Any) -> Summary:  # noqa: ARG001  # as declared
+        assert session is None
+        return Summary({}, (options.action,))
+
+    quick = dataclasses.replace(JOB, run=run)
+    assert run_job(quick, _options("promote")).lines == ("promote",)
+    assert JOB.needs_spark(_options("orders"))
+    assert JOB.needs_spark(_options("failback", "orders"))

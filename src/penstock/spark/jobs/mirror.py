@@ -12,7 +12,7 @@ from penstock.spark.errors import JobError, explain
 from penstock.spark.job import Job, Plan, Summary
 from penstock.spark.jobs import mirror_actions as actions
 from penstock.spark.jobs.mirror_actions import now_ms
-from penstock.spark.jobs.mirror_beats import Beat, write_beats
+from penstock.spark.jobs.mirror_beats import Beat, ids, write_beats
 from penstock.spark.jobs.mirror_copy import Done, Span, copy, find_spans
 from penstock.spark.jobs.mirror_groups import Copied, Positions, read_groups, write_groups
 from penstock.spark.jobs.mirror_lag import Behind, Lag, lag_of, record_sizes
@@ -54,7 +54,10 @@ def _ask_both(options: MirrorOptions, question: Any) -> Any:
 def plan(options: MirrorOptions) -> Plan:
     if not _needs_spark(options):
         return actions.plan(options)
-    link: Link = _ask_both(options, lambda ends: in_step(ends, options, change=False))
+    replace = options.action == FAILBACK
+    link: Link = _ask_both(
+        options, lambda ends: in_step(ends, options, change=False, replace=replace)
+    )
     facts = {
         "job": "mirror",
         "action": options.action,
@@ -115,18 +118,20 @@ def run(session: Any, options: MirrorOptions, progress: Progress) -> Summary:
     if options.follow:
         _follow(session, options, progress, totals)
     else:
-        totals.add(_round(session, options, progress))
+        totals.add(_round(session, options, progress, replace=options.action == FAILBACK))
     return _summary(options, totals, time.monotonic() - started_s)
 
 
 def _follow(session: Any, options: MirrorOptions, progress: Progress, totals: _Totals) -> None:
     """Until Ctrl-C. What may be different next time is tried again; a JobError is not."""
     worked_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
+    replace = options.action == FAILBACK  # once: what is promoted later must stay
     try:
         while True:
             begun_s = time.monotonic()
             try:
-                totals.add(_round(session, options, progress))
+                totals.add(_round(session, options, progress, replace=replace))
+                replace = False
             except JobError:
                 raise
             except Exception as error:
@@ -144,10 +149,12 @@ def _follow(session: Any, options: MirrorOptions, progress: Progress, totals: _T
             raise
 
 
-def _round(session: Any, options: MirrorOptions, progress: Progress) -> Round:
+def _round(session: Any, options: MirrorOptions, progress: Progress, *, replace: bool) -> Round:
     """Topics, then groups are read, then records copied, then groups written: none is ahead of its mirror."""
     reached("mirror:begun")
-    link: Link = _ask_both(options, lambda ends: in_step(ends, options, change=True))
+    link: Link = _ask_both(
+        options, lambda ends: in_step(ends, options, change=True, replace=replace)
+    )
     names = {pair.source: pair.target for pair in link.pairs}
     positions: Positions = {}
     if not options.no_groups:
@@ -166,7 +173,16 @@ def _round(session: Any, options: MirrorOptions, progress: Progress) -> Round:
     if not options.no_groups:
         groups = ask(options.target, lambda pool: write_groups(pool, positions, ends))
         reached("mirror:groups")
-    beats = {span.target: Beat(ends[span.target], span.end, asked_ms) for span in spans}
+    topic_ids = {pair.source: pair.source_topic_id for pair in link.pairs}
+    beats = {
+        span.target: Beat(
+            ends[span.target],
+            span.end,
+            asked_ms,
+            ids(topic_ids[span.source.topic], span.topic_id),
+        )
+        for span in spans
+    }
     if beats:
         ask(options.target, lambda pool: write_beats(pool, link.source_id, beats))
     reached("mirror:beat")

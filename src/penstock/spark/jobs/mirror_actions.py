@@ -12,7 +12,7 @@ from penstock.client.pool import Pool
 from penstock.model.ids import TopicPartition
 from penstock.spark.errors import JobError
 from penstock.spark.job import Plan, Summary
-from penstock.spark.jobs.mirror_beats import Beat, read_beats, write_beats
+from penstock.spark.jobs.mirror_beats import Beat, ids, read_beats, write_beats
 from penstock.spark.jobs.mirror_lag import Behind, Lag, lag_of, record_sizes
 from penstock.spark.jobs.mirror_names import Origin, parse_origin
 from penstock.spark.jobs.mirror_options import PROMOTE, MirrorOptions
@@ -256,6 +256,8 @@ async def _remember(target: Pool, mirror: Mirror) -> None:
     for index, position in mirror.state.partitions.items():
         beat = mirror.beats.get(index, Beat(0, position.log_end_offset, 0))
         beats[TopicPartition(mirror.name, index)] = beat._replace(
-            offset=position.log_end_offset, promoted_at_ms=now_ms()
+            offset=position.log_end_offset,
+            of=ids(mirror.origin.topic_id, mirror.state.topic_id),
+            promoted_at_ms=now_ms(),
         )
     await write_beats(target, mirror.origin.cluster_id, beats)

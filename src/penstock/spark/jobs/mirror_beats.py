@@ -22,11 +22,18 @@ class Beat(NamedTuple):
     offset: int  # where the mirror ended
     source_end: int
     at_ms: int  # when the source ended there
+    of: str = ""  # topic ids: a topic that was created anew has nothing to do with it
     promoted_at_ms: int = 0  # 0: it is a mirror
 
     @property
     def behind(self) -> int:
         return max(0, self.source_end - self.offset)
+
+
+def ids(source_id: bytes | str, mirror_id: bytes) -> str:
+    """Of the topics at both ends."""
+    source = source_id if isinstance(source_id, str) else source_id.hex()
+    return f"{source}>{mirror_id.hex()}"
 
 
 def group_of(source_id: str) -> str:
@@ -57,7 +64,7 @@ async def write_beats(target: Pool, source_id: str, beats: Mapping[TopicPartitio
 
 
 def text(beat: Beat) -> str:
-    facts = {"source_end": beat.source_end, "at_ms": beat.at_ms}
+    facts: dict[str, Any] = {"source_end": beat.source_end, "at_ms": beat.at_ms, "of": beat.of}
     if beat.promoted_at_ms:
         facts["promoted_at_ms"] = beat.promoted_at_ms
     return json.dumps(facts)
@@ -71,6 +78,7 @@ def parse(offset: int, metadata: str) -> Beat:
             offset,
             int(facts["source_end"]),
             int(facts["at_ms"]),
+            str(facts.get("of", "")),
             int(facts.get("promoted_at_ms", 0)),
         )
     except (ValueError, KeyError, TypeError):

@@ -12,9 +12,10 @@ from penstock.model.errors import ErrorCode
 from penstock.model.ids import TopicPartition
 from penstock.spark.errors import JobError
 from penstock.spark.jobs import mirror_names as names
+from penstock.spark.jobs.mirror_beats import ids as beat_ids
 from penstock.spark.jobs.mirror_beats import read_beats
 from penstock.spark.jobs.mirror_names import Origin, Topic
-from penstock.spark.jobs.mirror_options import FAILBACK, MirrorOptions
+from penstock.spark.jobs.mirror_options import MirrorOptions
 from penstock.spark.steps import reached
 from penstock.wire.messages.metadata import MetadataResponse, MetadataResponseTopic
 
@@ -30,6 +31,7 @@ class Pair(NamedTuple):
     source: str
     target: str
     partitions: int
+    source_topic_id: bytes
 
 
 class Link(NamedTuple):
@@ -45,14 +47,17 @@ class Link(NamedTuple):
 
 class _Step(NamedTuple):
     source: Topic
+    target: Topic | None
     name: str
     origin: Origin
     replicas: int
     decision: names.Decision
 
 
-async def in_step(ends: Ends, options: MirrorOptions, *, change: bool) -> Link:
-    """Asks both ends. `change`: and does what it takes; else only tells."""
+async def in_step(
+    ends: Ends, options: MirrorOptions, *, change: bool, replace: bool = False
+) -> Link:
+    """Asks both ends. `change`: and does what it takes; else only tells. `replace`: also what is no mirror."""
     if not await supports_mirrors(ends.target):
         raise JobError(
             f"the brokers of {options.target} take no mirrors: they are not Penstock's, or not all of this "
@@ -71,9 +76,9 @@ async def in_step(ends: Ends, options: MirrorOptions, *, change: bool) -> Link:
     for name in wanted:
         source, mirror = sources[name], mirror_names[name]
         origin = Origin(ids[0], source.topic_id.hex(), name, source.mirrors)
-        decision = _decided(options, source, targets.get(mirror), mirror, origin, ids[1])
+        decision = _decided(options, source, targets.get(mirror), mirror, origin, ids[1], replace)
         replicas = options.replicas or min(source.replicas, len(at_target.brokers))
-        steps.append(_Step(source, mirror, origin, replicas, decision))
+        steps.append(_Step(source, targets.get(mirror), mirror, origin, replicas, decision))
     await _check_discards(ends, options, ids[1], [s for s in steps if _replaces(s)])
     if change:
         for step in steps:
@@ -89,6 +94,7 @@ def _decided(
     name: str,
     origin: Origin,
     target_id: str,
+    replace: bool,
 ) -> names.Decision:
     """One of many that a pattern found does not hold up the others; one that was named must be copied."""
     try:
@@ -98,7 +104,7 @@ def _decided(
             name=name,
             origin=origin,
             target_id=target_id,
-            replace=options.action == FAILBACK,
+            replace=replace,
         )
     except JobError as error:
         if source.name in options.topics:
@@ -202,11 +208,16 @@ def _link(ids: tuple[str, str], steps: Sequence[_Step]) -> Link:
     skips = [step.decision for step in steps if isinstance(step.decision, names.Skip)]
     return Link(
         *ids,
-        tuple(Pair(step.source.name, step.name, step.source.partitions) for step in copied),
+        tuple(_pair(step) for step in copied),
         tuple(skip.reason for skip in skips),
         any(skip.is_problem for skip in skips),
         tuple(line for step in copied for line in _told(step)),
     )
+
+
+def _pair(step: _Step) -> Pair:
+    source = step.source
+    return Pair(source.name, step.name, source.partitions, source.topic_id)
 
 
 def _told(step: _Step) -> list[str]:
@@ -234,7 +245,13 @@ async def _check_discards(
         return
     beats = await read_beats(ends.source, target_id)
     for step in steps:
-        copied = {p: beat.offset for p, beat in beats.items() if p.topic == step.source.name}
+        assert step.target is not None, "it is there to be replaced"
+        known = beat_ids(step.target.topic_id, step.source.topic_id)
+        copied = {
+            place: beat.offset
+            for place, beat in beats.items()
+            if place.topic == step.source.name and beat.of == known
+        }
         if lost := await _uncopied(ends.target, step.name, copied):
             raise JobError(
                 f"topic {step.name!r} of {options.target} has {lost} that were never mirrored, and failback "
@@ -245,7 +262,7 @@ async def _check_discards(
 async def _uncopied(target: Pool, name: str, copied: Mapping[TopicPartition, int]) -> str:
     """How many records of it nobody copied; nothing if none."""
     if not copied:
-        return "records of which it is not known"
+        return "records of which it is not known whether they were mirrored, or"
     (topic,) = await admin.describe_topics(target, [name])
     places = [TopicPartition(name, row.partition_index) for row in topic.partitions]
     latest = await admin.list_offsets(target, dict.fromkeys(places, admin.LATEST))
