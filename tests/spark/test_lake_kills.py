@@ -91,8 +91,9 @@ def test_raw_records_and_their_compaction_killed_at_every_step(
         assert max(lake.found().values(), default=1) == 1, step
     count = 200
     for step in COMPACTION_STEPS:
+        before = set(lake.found())
         assert lake.run(step) == -signal.SIGKILL, step
-        assert len(lake.found()) == count, step
+        assert before <= set(lake.found()), step
         produce(broker, name, numbered(10, partitions=2))
         count += 10
     assert lake.run() == 0

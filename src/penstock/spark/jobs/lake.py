@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from penstock.spark import checkpoint
@@ -231,26 +232,7 @@ def _stream(
         batches.take(records, *numbers.number(batch))
         compaction.after_batch(batch)
 
-    start = starting_offsets(
-        storage,
-        ranges,
-        whole=options.since is None and not options.new_only,
-        new_only=options.new_only,
-    )
-    trigger = (
-        {"processingTime": f"{options.every} milliseconds"}
-        if options.follow
-        else {"availableNow": True}
-    )
-    query = (
-        session.readStream.format("penstock")
-        .options(**_source_options(options, start))
-        .load()
-        .writeStream.foreachBatch(take)
-        .option("checkpointLocation", for_spark(checkpoint_place))
-        .trigger(**trigger)
-        .start()
-    )
+    query = _start(session, options, starting_offsets(storage, ranges, **_begin(options)), take)
     try:
         _watch(query, batches.totals, progress)
     except KeyboardInterrupt:
@@ -263,6 +245,28 @@ def _stream(
         raise JobError(said.replace(_SOURCE_SAYS, _WE_SAY)) from error
     finally:
         query.stop()
+
+
+def _begin(options: LakeOptions) -> dict[str, bool]:
+    whole = options.since is None and not options.new_only
+    return {"whole": whole, "new_only": options.new_only}
+
+
+def _start(session: Any, options: LakeOptions, start: str, take: Callable[[Any, int], None]) -> Any:
+    trigger = (
+        {"processingTime": f"{options.every} milliseconds"}
+        if options.follow
+        else {"availableNow": True}
+    )
+    return (
+        session.readStream.format("penstock")
+        .options(**_source_options(options, start))
+        .load()
+        .writeStream.foreachBatch(take)
+        .option("checkpointLocation", for_spark(options.checkpoint_place))
+        .trigger(**trigger)
+        .start()
+    )
 
 
 def _watch(query: Any, totals: Totals, progress: Progress) -> None:
@@ -343,19 +347,25 @@ def _summary(
             for p, s in sorted(covered.items())
         ],
     }
-    total = sum(span.records for span in covered.values())
+    return Summary(facts, _lines(facts))
+
+
+def _lines(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    covered = facts["covered"]
+    total = sum(span["records"] for span in covered)
     lines = [
-        f"{totals.rows:,} rows in {totals.files:,} files ({totals.size_bytes / 1e6:,.1f} MB), "
-        f"{totals.batches:,} batches, {seconds:,.1f} s → {layout.table}",
+        f"{facts['rows']:,} rows in {facts['files']:,} files ({facts['bytes'] / 1e6:,.1f} MB), "
+        f"{facts['batches']:,} batches, {facts['seconds']:,.1f} s → {facts['table']}",
         f"the table has {total:,} records of {len(covered)} partitions, dead letters included",
     ]
-    if totals.dead_letters:
+    if facts["dead_letters"]:
         lines.append(
-            f"{totals.dead_letters:,} records could not be decoded → {layout.dead_letters}"
+            f"{facts['dead_letters']:,} records could not be decoded → {facts['dead_letters_table']}"
         )
-    if compacted := more["compacted"]["before"]:
-        lines.append(f"{compacted:,} small files became {more['compacted']['after']:,}")
-    return Summary(facts, tuple(lines))
+    if facts["compacted"]["before"]:
+        counts = facts["compacted"]
+        lines.append(f"{counts['before']:,} small files became {counts['after']:,}")
+    return tuple(lines)
 
 
 JOB: Final = Job(
