@@ -174,7 +174,7 @@ class RangeReader:
             raise DataLoss(
                 f"{message}; to go on without them, set the option failOnDataLoss to false"
             )
-        _log.warning("%s; they are skipped, since failOnDataLoss is false", message)
+        _log.warning("offsets-skipped because=%s reason=%s", "failOnDataLoss=false", message)
 
 
 class _OutOfRange(Exception):

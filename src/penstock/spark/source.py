@@ -101,7 +101,7 @@ class _Reader:
         for loss in losses:
             if self._options.fetching.fail_on_data_loss:
                 raise DataLoss(f"{loss}; to go on, set the option failOnDataLoss to false")
-            _log.warning("%s; the query goes on, since failOnDataLoss is false", loss)
+            _log.warning("data-lost goes-on-because=%s reason=%s", "failOnDataLoss=false", loss)
 
 
 class BatchReader(_Reader, DataSourceReader):
@@ -244,7 +244,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         try:
             self._connected().publish(group, offsets)
         except ClientError as error:
-            _log.warning("the progress was not published as group %r: %s", group, error)
+            _log.warning("progress-not-published group=%s error=%s", group, error)
 
 
 class _Known:
@@ -320,5 +320,5 @@ def _checked(shape: Shape, schema: Any) -> Shape:
 
 def _warned(options: SourceOptions) -> SourceOptions:
     for name in options.ignored:
-        _log.warning("option %s has no effect on this query", name)
+        _log.warning("option-without-effect option=%s", name)
     return options

@@ -7,6 +7,7 @@ from penstock.metadata.decisions import Decision, Rules
 from penstock.metadata.image import ClusterImage, Delta
 from penstock.metadata.store import Put
 from penstock.metadata.values import CONTROLLER, PartitionImage, encode
+from penstock.model.configs import BrokerConfig
 from tests.unit.metadata.worlds import World, partition, register, unfence, world_with
 
 
@@ -27,6 +28,10 @@ class Office:
     @property
     def rules(self) -> Rules:
         return self._world.rules
+
+    @property
+    def config(self) -> BrokerConfig:
+        return self._world.rules.config
 
     def on_change(self, listener: object) -> None:
         """Nobody is told: the test says when to attend."""

@@ -221,7 +221,7 @@ def test_progress_that_cannot_be_published_does_not_end_the_query(
 
     stream(groupId="g").commit({"t": {"0": 5}})
 
-    assert "not published as group 'g': it has members" in caplog.text
+    assert "progress-not-published group=g error=it has members" in caplog.text
 
 
 def test_without_a_name_nothing_is_published(cluster: type[FakeCluster]) -> None:
@@ -247,7 +247,7 @@ def test_partitions_are_asked_for_again_when_the_answer_is_old(
 def test_options_without_effect_are_told(caplog: pytest.LogCaptureFixture) -> None:
     stream(kafka__max__poll__records="5")
 
-    assert "option kafka.max.poll.records has no effect on this query" in caplog.text
+    assert "option-without-effect option=kafka.max.poll.records" in caplog.text
 
 
 def test_a_topic_that_was_made_again_is_a_loss_even_if_it_has_grown(
