@@ -5,28 +5,23 @@ from typing import Any
 
 import pytest
 
+from penstock.spark.errors import JobError
 from penstock.spark.job import Summary, explained
 from penstock.spark.jobs import transform
 from penstock.spark.progress import Progress
 from tests.spark.topics import Create, Sent, numbered, produce
-from tests.spark.transforms import assert_placed_as_java_does, by_key, read_committed
+from tests.spark.transforms import assert_placed_as_java_does, by_key, read_committed, write_file
 from tests.support.server import Server
 
 pytestmark = pytest.mark.spark
 
-UPPER = """
+FUNCTIONS = """
 from pyspark.sql import functions as F
 
-def shout(records):
-    return records.select("key", F.upper("value_text").alias("value"))
+def tens(records):
+    return records.select("key", "value").where(F.udf(is_ten, "boolean")("value"))
 
-def each(records):
-    def rows(batches):
-        for batch in batches:
-            yield batch.filter([helper(value) for value in batch.column("value").to_pylist()])
-    return records.select("key", "value").mapInArrow(rows, "key binary, value binary")
-
-def helper(value):
+def is_ten(value):
     return value.endswith(b"0")
 
 def broken(records):
@@ -82,3 +77,71 @@ def test_sql_makes_rows_of_records_in_their_order(job: Transform, topic: Create)
     assert again.facts["records_written"] == 0
     produce(job.broker, source, numbered(4))
     assert job.run(source, target, sql=sql).facts["records_written"] == 4
+
+
+def test_a_python_function_of_a_file_runs_also_in_workers(
+    job: Transform, topic: Create, tmp_path: Path
+) -> None:
+    source, target = topic("in", retention_ms=-1), topic("out", partitions=2, retention_ms=-1)
+    produce(job.broker, source, numbered(40))
+    function = write_file(tmp_path, "own.py", FUNCTIONS) + ":tens"
+    assert job.run(source, target, function=function).facts["records_written"] == 4
+    values = [row.value for row in read_committed(job.broker, target)]
+    assert sorted(v for v in values if v) == [b"value %d" % n for n in (0, 10, 20, 30)]
+
+
+def test_without_its_checkpoint_the_job_goes_on_where_its_group_is(
+    job: Transform, topic: Create, tmp_path: Path
+) -> None:
+    source, target = topic("in", retention_ms=-1), topic("out", retention_ms=-1)
+    produce(job.broker, source, numbered(10))
+    job.run(source, target, sql="SELECT key, value FROM records")
+    produce(job.broker, source, numbered(5, start=10))
+    moved = str(tmp_path / "another")
+    again = job.run(source, target, sql="SELECT key, value FROM records", checkpoint=moved)
+    assert again.facts["records_written"] == 5
+    values = [row.value for row in read_committed(job.broker, target)]
+    assert values == [b"value %d" % n for n in range(15)]
+    produce(job.broker, source, numbered(1, start=15))
+    with pytest.raises(JobError, match="another checkpoint was used; delete the checkpoint"):
+        job.run(source, target, sql="SELECT key, value FROM records")
+    assert len(read_committed(job.broker, target)) == 15
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ({"sql": "SELECT key FROM records"}, "no column named value"),
+        ({"sql": "SELECT 1 AS value FROM records"}, "column value is int"),
+        ({"sql": "SELECT valu FROM records"}, "the transformation fails: .*valu"),
+        ({"function": "broken"}, "gave a int instead of a DataFrame"),
+        ({"function": "missing"}, "has no function 'missing'"),
+    ],
+)
+def test_what_cannot_be_written_is_said_before_anything_is_read(
+    job: Transform, topic: Create, tmp_path: Path, query: dict[str, str], said: str
+) -> None:
+    source, target = topic("in", retention_ms=-1), topic("out", retention_ms=-1)
+    file = write_file(tmp_path, "own.py", FUNCTIONS)
+    given = {name: f"{file}:{text}" if name == "function" else text for name, text in query.items()}
+    with pytest.raises(JobError, match=said):
+        job.run(source, target, **given)
+
+
+def test_at_least_once_uses_the_plain_sink(job: Transform, topic: Create) -> None:
+    source, target = topic("in", retention_ms=-1), topic("out", partitions=2, retention_ms=-1)
+    produce(job.broker, source, numbered(20))
+    facts = job.run(source, target, sql="SELECT key, value FROM records", at_least_once=True).facts
+    assert (facts["records_written"], facts["exactly_once"]) == (20, False)
+    assert len(read_committed(job.broker, target)) == 20
+
+
+def test_a_plan_needs_no_spark(job: Transform, topic: Create) -> None:
+    source, target = (
+        topic("in", partitions=2, retention_ms=-1),
+        topic("out", partitions=3, retention_ms=-1),
+    )
+    produce(job.broker, source, numbered(6, 2))
+    made = transform.plan(job.options(source, target, sql="SELECT value FROM records"))
+    assert (made.facts["offsets"], made.facts["to_partitions"]) == (6, 3)
+    assert made.facts["continues"] is False

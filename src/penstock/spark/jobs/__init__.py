@@ -10,6 +10,7 @@ JOBS: Final = {
     "audit": "proves that nothing was lost, doubled, changed or reordered, or says where",
     "mirror": "topics of one cluster in another, offset by offset, to move there when the first is lost",
     "transform": "a topic through SQL or a Python function into another, exactly once",
+    "replay": "a range of topics once more, by offsets or time, to a topic or a table, each record once",
     "dlq": "dead letters looked at, repaired, and sent back where they came from, each once",
     "traffic": "rates, sizes, hot keys, hot partitions and growth of topics, for a capacity planner",
 }

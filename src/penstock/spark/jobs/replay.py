@@ -1,0 +1,319 @@
+"""`replay`: a stretch of topics, by time or offset, once more: into a topic or a table. The same --id does nothing twice."""
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from penstock.client.raw_transactions import OffsetToCommit
+from penstock.spark.errors import JobError
+from penstock.spark.job import Job, JobOptions, Kind, Plan, Summary, option
+from penstock.spark.jobs.lake_files import normal
+from penstock.spark.jobs.lake_layout import check_name
+from penstock.spark.jobs.replay_range import (
+    Decided,
+    decided,
+    from_marks,
+    mark,
+    narrowed,
+    next_chunk,
+    parse_piece,
+)
+from penstock.spark.jobs.replay_table import Table
+from penstock.spark.jobs.transform import find_target
+from penstock.spark.jobs.transform_query import with_texts
+from penstock.spark.outgoing import Target
+from penstock.spark.progress import Progress
+from penstock.spark.survey import Ranges, find_ranges
+from penstock.spark.transactional import CONFS, Transactions, check_confs
+
+HEADERS: Final = {  # of what is replayed: where it was
+    "penstock-replay-topic": "topic",
+    "penstock-replay-partition": "partition",
+    "penstock-replay-offset": "offset",
+}
+ID_HEADER: Final = "penstock-replay-id"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions(JobOptions):
+    topics: tuple[str, ...] = option("to read", metavar="TOPIC", many=True, positional=True)
+    id: str = option("of this replay: the same one continues it, and does nothing twice")
+    to: str | None = option("topic to write to", metavar="TOPIC", default=None)
+    table: str | None = option(
+        "directory, or URL of one, for Parquet files", metavar="DIR", default=None
+    )
+    since: int | None = option(
+        "from this time on, such as -2h (default: from the beginning)",
+        kind=Kind.TIME,
+        metavar="TIME",
+        default=None,
+    )
+    until: int | None = option(
+        "before this time (default: what there is now)",
+        kind=Kind.TIME,
+        metavar="TIME",
+        default=None,
+    )
+    offsets: tuple[str, ...] = option(
+        "instead of times: only these, such as orders:0:100-200; repeatable",
+        metavar="TOPIC:PARTITION:FIRST-AFTER",
+        many=True,
+        default=(),
+    )
+    where: str | None = option("only records for which this SQL holds", metavar="SQL", default=None)
+    partitions: str | None = option(
+        "keep: each record's own; key: by its key (default: keep, if the topics have equally many)",
+        default=None,
+        choices=("keep", "key"),
+    )
+    compression: str = option(
+        "of what is written: none, gzip, snappy, lz4 or zstd (default none)",
+        default="none",
+        choices=("none", "gzip", "snappy", "lz4", "zstd"),
+    )
+    batch_records: int = option(
+        "at most so many at once (default 500000)", kind=Kind.COUNT, metavar="N", default=500_000
+    )
+    transaction_timeout: int = option(
+        "longer than so many take (default 15m)",
+        kind=Kind.DURATION,
+        metavar="TIME",
+        default=900_000,
+    )
+    read_uncommitted: bool = option("also records of open and aborted transactions", kind=Kind.FLAG)
+
+    def __post_init__(self) -> None:
+        if not self.topics:
+            raise ValueError("replay needs a TOPIC")
+        if (self.to is None) == (self.table is None):
+            raise ValueError("replay needs either --to or --table")
+        check_name(self.id)
+        if self.batch_records < 1 or self.transaction_timeout < 1:
+            raise ValueError("--batch-records and --transaction-timeout must be at least 1")
+        for text in self.offsets:
+            parse_piece(text)
+        if self.offsets and (self.since is not None or self.until is not None):
+            raise ValueError("--offsets and times exclude each other")
+        if self.since is not None and self.until is not None and self.since >= self.until:
+            raise ValueError("--since must be before --until")
+
+    @property
+    def group(self) -> str:
+        """The transactional id, too."""
+        return f"penstock-replay-{self.id}"
+
+    @property
+    def wish(self) -> str:
+        """A digest of all but times: `-2h` is another time whenever it is said, and only the first run's counts."""
+        asked = [sorted(set(self.topics)), self.to, sorted(self.offsets), self.where]
+        return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
+
+
+def confs(options: ReplayOptions) -> Mapping[str, str]:
+    return CONFS if options.to is not None else {}
+
+
+# Plan --------------------------------------------------------------------------------------------
+
+
+def plan(options: ReplayOptions) -> Plan:
+    """Asks the brokers; no Spark."""
+    ranges = _ranges(options)
+    where = _destination(options)
+    if options.to is not None:
+        target = find_target(options)
+        how = "their own" if _keeps(options, target, ranges) else "their keys'"
+        where += f", {target.partitions} partitions, records to {how}"
+    facts = {**_facts(options, ranges), "offsets": ranges.offsets, "partitions": len(ranges.first)}
+    lines = (
+        f"read {', '.join(sorted(options.topics))} from {options.bootstrap}: {ranges.offsets:,} offsets in "
+        f"{len(ranges.first)} partitions, unless {options.id!r} ran before and has found others",
+        f"write {where}, each once for {options.id!r}",
+    )
+    return Plan(facts, lines)
+
+
+def _destination(options: ReplayOptions) -> str:
+    return options.to if options.to is not None else normal(options.table or "")
+
+
+def _facts(options: ReplayOptions, ranges: Ranges) -> dict[str, Any]:
+    return {
+        "job": "replay",
+        "id": options.id,
+        "cluster": ranges.cluster_id,
+        "topics": sorted(options.topics),
+        "to": options.to,
+        "table": None if options.table is None else normal(options.table),
+        "group": options.group if options.to is not None else None,
+    }
+
+
+def _ranges(options: ReplayOptions) -> Ranges:
+    found = find_ranges(
+        options.bootstrap, options.topics, since_ms=options.since, until_ms=options.until
+    )
+    return narrowed(found, [parse_piece(text) for text in options.offsets])
+
+
+def _keeps(options: ReplayOptions, target: Target, ranges: Ranges) -> bool:
+    if options.partitions is not None:
+        return options.partitions == "keep"
+    counts = {topic: 0 for topic, _ in ranges.first}
+    for topic, partition in ranges.first:
+        counts[topic] = max(counts[topic], partition + 1)
+    return not options.offsets and set(counts.values()) == {target.partitions}
+
+
+# Run ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Done:
+    """By one run."""
+
+    what: Decided
+    records: int = 0
+    batches: int = 0
+    before: int = 0  # offsets that earlier runs had done
+
+
+def run(session: Any, options: ReplayOptions, progress: Progress) -> Summary:
+    started_s, ranges = time.monotonic(), _ranges(options)
+    write = _to_topic if options.to is not None else _to_table
+    done = write(session, options, ranges, progress)
+    seconds, what = time.monotonic() - started_s, done.what
+    facts = {
+        **_facts(options, ranges),
+        "offsets": what.offsets,
+        "offsets_done_before": done.before,
+        "records": done.records,
+        "batches": done.batches,
+        "seconds": round(seconds, 1),
+        "ranges": [
+            {"topic": p.topic, "partition": p.partition, "first": first, "after": what.after[p]}
+            for p, first in sorted(what.first.items())
+        ],
+    }
+    lines = (
+        f"{done.records:,} records replayed to {_destination(options)}, {seconds:,.1f} s"
+        + (
+            f"; {done.before:,} of {what.offsets:,} offsets were done before" if done.before else ""
+        ),
+    )
+    return Summary(facts, lines)
+
+
+def _to_topic(session: Any, options: ReplayOptions, ranges: Ranges, progress: Progress) -> Done:
+    check_confs(session)
+    target = find_target(options)
+    keeps = _keeps(options, target, ranges)
+    transactions = Transactions(
+        options.bootstrap,
+        transactional_id=options.group,
+        group=options.group,
+        timeout_ms=options.transaction_timeout,
+    )
+    done: Done | None = None
+    while True:
+        committed = transactions.begin()
+        what = from_marks(committed, options.group) or decided(options.wish, ranges)
+        _check_same(options, what.wish)
+        at = {**what.first, **{place: row.offset for place, row in committed.items()}}
+        done = done or Done(what, before=sum(at[p] - first for p, first in what.first.items()))
+        start, end = next_chunk(at, what.after, options.batch_records)
+        if not end:
+            return done
+        progress.show(
+            f"{sum(at[p] - f for p, f in what.first.items()):,} of {what.offsets:,} offsets"
+        )
+        records = _records(session, options, Ranges(ranges.cluster_id, start, end))
+        result = with_coordinates(records, options.id, keeps=keeps, partitions=target.partitions)
+        offsets = {p: OffsetToCommit(o, mark(what, p)) for p, o in {**at, **end}.items()}
+        done.records += transactions.write(result, target, offsets).records
+        done.batches += 1
+
+
+def _check_same(options: ReplayOptions, wish: str) -> None:
+    if wish != options.wish:
+        raise JobError(
+            f"replay {options.id!r} was begun with other topics, another target, --offsets or --where; "
+            "give what it had, or another --id"
+        )
+
+
+def _to_table(session: Any, options: ReplayOptions, ranges: Ranges, progress: Progress) -> Done:
+    table = Table(session, normal(options.table or ""), options.id)
+    what, most = table.decide(
+        decided(options.wish, ranges), ranges.cluster_id, options.batch_records
+    )
+    _check_same(options, what.wish)
+    done, at = Done(what), dict(what.first)
+    for number in range(what.offsets):
+        start, end = next_chunk(at, what.after, most)
+        if not end:
+            break
+        if table.has(number):
+            done.before += sum(end[place] - first for place, first in start.items())
+        progress.show(
+            f"{sum(at[p] - f for p, f in what.first.items()):,} of {what.offsets:,} offsets"
+        )
+        chunk = Ranges(ranges.cluster_id, start, end)
+        table.take(partial(_records, session, options, chunk), number)
+        at |= end
+    done.records, done.batches = table.rows, table.batches
+    return done
+
+
+def _records(session: Any, options: ReplayOptions, ranges: Ranges) -> Any:
+    committed = "read_uncommitted" if options.read_uncommitted else "read_committed"
+    source = session.read.format("penstock").options(**ranges.source_options(options.bootstrap))
+    records = (
+        source.option("includeHeaders", "true").option("kafka.isolation.level", committed).load()
+    )
+    if options.where is None:
+        return records
+    return with_texts(records).where(options.where).drop("key_text", "value_text")
+
+
+def with_coordinates(records: Any, id: str, *, keeps: bool, partitions: int) -> Any:
+    """DataFrame -> DataFrame: headers that say where each record was; its partition if it is to be kept."""
+    from pyspark.sql import functions as F
+
+    def header(name: str, value: Any) -> Any:
+        return F.struct(
+            F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value")
+        )
+
+    own = F.array(
+        header(ID_HEADER, F.lit(id)),
+        *(header(name, F.col(column)) for name, column in HEADERS.items()),
+    )
+    without_key = F.when(F.col("key").isNull(), F.col("partition") % partitions)
+    return records.select(
+        "key",
+        "value",
+        F.concat(F.coalesce("headers", F.array().cast(_HEADERS_TYPE)), own).alias("headers"),
+        "timestamp",
+        (F.col("partition") if keeps else without_key).alias("partition"),
+    )
+
+
+_HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
+
+JOB: Final = Job(
+    name="replay",
+    options=ReplayOptions,
+    plan=plan,
+    run=run,
+    confs=confs,
+    examples=(
+        "penstock pipeline replay orders --id after-bug-17 --since -2h --to orders-again",
+        "penstock pipeline replay orders --id some --offsets orders:0:100-200 --to orders-again",
+        "penstock pipeline replay orders --id month --since 2026-11-01 --until 2026-12-01 --table month",
+    ),
+)
