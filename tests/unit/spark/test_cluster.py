@@ -155,5 +155,7 @@ def test_where_no_broker_is_that_is_said_soon() -> None:
 
 
 def test_an_address_that_is_none_names_its_option() -> None:
+    nowhere = Cluster(how("host:port"))
     with pytest.raises(ClientError, match=r"option kafka\.bootstrap\.servers: expected HOST:PORT"):
-        Cluster(how("host:port")).partitions(Subscribe(("orders",)))
+        nowhere.partitions(Subscribe(("orders",)))
+    nowhere.close()
