@@ -1,4 +1,4 @@
-"""Letters go back in transactions that also write, to a compacted topic, which went: none goes twice.
+"""Letters go back in transactions that also write, to a compacted topic, which went: each goes once, whatever is killed.
 
 1. The producer's start ends what an earlier run has left open, and shuts that run out.
 2. Only then the ledger is read; letters that it names are left out.
