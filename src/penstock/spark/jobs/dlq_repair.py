@@ -97,9 +97,9 @@ def _load_module(name: str) -> ModuleType:
 
 def _load_file(path: Path) -> ModuleType:
     """Workers do not have the file: what tasks need of it is sent to them."""
-    from pyspark import cloudpickle
-
     _text(str(path))
+    from pyspark import cloudpickle  # only now: a file that is not there is told without Spark
+
     spec = importlib.util.spec_from_file_location(f"penstock_repair_{path.stem}", path)
     assert spec is not None, "its name ends in .py"
     assert spec.loader is not None, "its name ends in .py"
