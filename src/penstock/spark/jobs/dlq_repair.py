@@ -1,14 +1,10 @@
 """Letters are repaired by SQL over the view `letters`, or by a function of Python's. Both are DataFrame -> DataFrame."""
 
-import importlib
-import importlib.util
-import sys
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 from penstock.spark.errors import JobError, explain
+from penstock.spark.functions import load_function, read_text
 from penstock.spark.jobs.dlq_letters import PLACE
 
 VIEW: Final = "letters"
@@ -20,8 +16,8 @@ Repair = Callable[[Any], Any]
 def read_repair(sql: str | None, function: str | None) -> Repair | None:
     """JobError for what cannot be read. None: nothing is to be repaired."""
     if sql is not None:
-        return _sql(_text(sql) if sql.endswith(".sql") else sql)
-    return None if function is None else _function(function)
+        return _sql(read_text(sql) if sql.endswith(".sql") else sql)
+    return None if function is None else load_function(function)
 
 
 def repaired(letters: Any, repair: Repair | None) -> Any:
@@ -74,47 +70,3 @@ def _sql(text: str) -> Repair:
         return letters.sparkSession.sql(text)
 
     return repair
-
-
-def _function(given: str) -> Repair:
-    place, _, name = given.rpartition(":")
-    if not place or not name:
-        raise JobError(f"--function {given!r}: expected FILE.py:FUNCTION or MODULE:FUNCTION")
-    module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
-    found = getattr(module, name, None)
-    if not callable(found):
-        raise JobError(f"{place} has no function {name!r}; --function takes FILE.py:FUNCTION")
-    repair: Repair = found
-    return repair
-
-
-def _load_module(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise JobError(f"--function: cannot import {name!r}: {error}") from error
-
-
-def _load_file(path: Path) -> ModuleType:
-    """Workers do not have the file: what tasks need of it is sent to them."""
-    _text(str(path))
-    from pyspark import cloudpickle  # only now: a file that is not there is told without Spark
-
-    spec = importlib.util.spec_from_file_location(f"penstock_repair_{path.stem}", path)
-    assert spec is not None, "its name ends in .py"
-    assert spec.loader is not None, "its name ends in .py"
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise JobError(f"{path}: {type(error).__name__}: {error}") from error
-    sys.modules[module.__name__] = module
-    cloudpickle.register_pickle_by_value(module)
-    return module
-
-
-def _text(name: str) -> str:
-    try:
-        return Path(name).read_text()
-    except OSError as error:
-        raise JobError(f"cannot read {name}: {error.strerror}") from None

@@ -49,8 +49,8 @@ class ParquetTable:
     def commit(self, manifest: Manifest) -> None:
         pass
 
-    def compact(self, small_bytes: int) -> tuple[int, int]:
-        raise NotImplementedError
+    def compact(self, small_bytes: int) -> tuple[int, int]:  # noqa: ARG002  # others look at it
+        return 0, 0  # nothing: see compacts_itself
 
 
 class DeltaLake:
@@ -156,8 +156,8 @@ class Iceberg:
                 snapshot_properties={mark: number},
             )
 
-    def compact(self, small_bytes: int) -> tuple[int, int]:
-        raise NotImplementedError
+    def compact(self, small_bytes: int) -> tuple[int, int]:  # noqa: ARG002  # others look at it
+        return 0, 0  # nothing: see compacts_itself
 
     def _table(self, path: str) -> Any:
         place = self._layout.table
