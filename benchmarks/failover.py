@@ -22,6 +22,7 @@ from tests.support.cluster import ClusterOfServers
 from tests.support.etcd import Etcd, missing
 from tests.support.network import Network
 from tests.support.recorders import Load
+from tests.support.server import until
 
 _TOPIC: Final = "t"
 _PARTITIONS: Final = 3
@@ -65,6 +66,7 @@ class Stage(NamedTuple):
     def mend(self, broker: int) -> None:
         if self.network is not None:
             self.network.heal()
+            until(self.network.is_settled, "all connections are back")  # one fault at a time
         elif broker in self.cluster.running:
             self.cluster.resume(broker)
         else:

@@ -19,6 +19,7 @@ import pytest
 from tests.support.cluster import Place
 
 _CLONE_NEWNET: Final = 0x4000_0000
+_ALIVE: Final = ("01", "02")  # ESTABLISHED, SYN_SENT
 _TOOLS: Final = ("unshare", "nsenter", "ip")
 _HOLD: Final = "ip link set lo up && echo up && exec cat"
 
@@ -157,6 +158,13 @@ class Network:
         for host in self._namespaces:
             self._apply(host)
 
+    def is_settled(self) -> bool:
+        """Nobody waits to send again what was lost: a connection does so ever more rarely, also long after its path is back."""
+        return not any(
+            _resends(Path(f"/proc/{namespace.pid}/net/tcp"))
+            for namespace in self._namespaces.values()
+        )
+
     # How ---------------------------------------------------------------------------------------
 
     def _build(self) -> None:
@@ -210,6 +218,12 @@ def _find_tools() -> tuple[str, dict[str, str]]:
         pytest.skip("nft is not installed; scripts/install-nft fetches it where there is apt")
     libraries = ":".join(str(path) for path in cache.glob("usr/lib/*-linux-gnu"))
     return str(cache / "usr/sbin/nft"), {"LD_LIBRARY_PATH": libraries}
+
+
+def _resends(table: Path) -> bool:
+    """Whether a connection of this table of the kernel's, open or opening, has something to send again."""
+    rows = [line.split() for line in table.read_text().splitlines()[1:]]
+    return any(state in _ALIVE and int(times, 16) for _, _, _, state, _, _, times, *_ in rows)
 
 
 def _enter(path: Path) -> None:
