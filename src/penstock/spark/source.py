@@ -131,6 +131,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         super().__init__(_warned(parse_stream(options)), parse_shape(options), schema)
         self._cluster: Cluster | None = None
         self._known = _Known(self._options.subscription, self._options.metadata_ttl_ms)
+        self._initial: Offsets | None = None
         self._latest: Offsets = {}
         self._has_end = False  # Trigger.AvailableNow
         self._target: Offsets | None = None  # where it ends
@@ -139,9 +140,12 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._topic_ids: dict[str, bytes] = {}
 
     def initialOffset(self) -> OffsetJson:
-        locations = self._known.locations(self._connected())
-        starting, or_latest = self._options.starting, self._options.or_latest
-        return to_json(resolved(self._connected(), locations, starting, "starting", or_latest))
+        """Asked for twice by Spark for the first batch, before its end is fixed and after: the end must not come to lie before the start."""
+        if self._initial is None:
+            locations = self._known.locations(self._connected())
+            starting, or_latest = self._options.starting, self._options.or_latest
+            self._initial = resolved(self._connected(), locations, starting, "starting", or_latest)
+        return to_json(self._initial)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """The end is what there is when the first offset is asked for: only then is known what was read before."""

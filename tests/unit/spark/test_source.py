@@ -130,6 +130,18 @@ def test_a_stream_moves_from_its_start_to_what_there_is(cluster: type[FakeCluste
     assert reader.reportLatestOffset() == later
 
 
+def test_a_start_at_the_end_stays_where_it_was_when_it_is_asked_for_again(
+    cluster: type[FakeCluster],
+) -> None:
+    reader = stream(startingOffsets="latest")
+    first = reader.latestOffset(reader.initialOffset(), ALL)
+    cluster.ends = {T0: 120, T1: 70}
+
+    assert reader.initialOffset() == first
+    assert reader.partitions(reader.initialOffset(), first) == []
+    assert stream(startingOffsets="latest").initialOffset() == {"t": {"0": 120, "1": 70}}
+
+
 def test_the_limit_that_is_told_is_the_one_that_is_kept() -> None:
     assert stream().getDefaultReadLimit() == ReadAllAvailable()
     assert stream(maxOffsetsPerTrigger="9").getDefaultReadLimit() == ReadMaxRows(9)
