@@ -1,10 +1,8 @@
 """Spark's own connector, from Maven Central, gives the same rows as ours for the same queries."""
 
 import json
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,49 +12,20 @@ from tests.spark import both_connectors
 from tests.spark.topics import Create, Sent, numbered, produce, transactions
 from tests.support.command import environment
 from tests.support.server import Server
+from tests.support.spark_connector import NotToBeHad, fetch_jars
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
-FETCH_S = 300
 RUN_S = 500
-
-# Ever older: a registry may lack the newest connector, or the newest of its parts.
-VERSIONS = (("4.3.0", "4.3.0"), ("4.2.0", "4.2.0"), ("4.2.0", "4.1.0-preview1"))
-DEPENDENCY = """<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>
-<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>"""
-POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
-<modelVersion>4.0.0</modelVersion><groupId>t</groupId><artifactId>t</artifactId><version>1</version>
-<dependencies>{}</dependencies></project>"""
-
-
-def pom(connector: str, tokens: str) -> str:
-    parts = (
-        ("org.apache.spark", "spark-sql-kafka-0-10_2.13", connector),
-        ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", tokens),
-        ("org.apache.kafka", "kafka-clients", "3.9.1"),
-        ("org.apache.commons", "commons-pool2", "2.12.1"),
-    )
-    return POM.format("".join(DEPENDENCY.format(group=g, name=n, version=v) for g, n, v in parts))
 
 
 @pytest.fixture(scope="module")
-def jars(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+def jars(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Skipped only where they cannot be had."""
-    if shutil.which("mvn") is None:
-        pytest.skip("mvn is not installed")
-    home = tmp_path_factory.mktemp("connector")
-    reason = ""
-    for versions in VERSIONS:
-        (home / "pom.xml").write_text(pom(*versions))
-        words = ("mvn", "-q", "dependency:copy-dependencies", "-DoutputDirectory=lib")
-        done = subprocess.run(
-            words, cwd=home, capture_output=True, text=True, timeout=FETCH_S, check=False
-        )
-        if done.returncode == 0:
-            yield [str(path) for path in sorted((home / "lib").glob("*.jar"))]
-            return
-        reason = done.stdout[:300]
-    pytest.skip(f"Spark's own connector cannot be fetched: {reason}")
+    try:
+        return [str(path) for path in fetch_jars(tmp_path_factory.mktemp("connector"))]
+    except NotToBeHad as reason:
+        pytest.skip(str(reason))
 
 
 def asked(bootstrap: str, plain: str, txn: str) -> dict[str, Any]:
