@@ -93,6 +93,13 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
+def is_asked_to_stop(pid: int) -> bool:
+    """Whether SIGTERM waits for a process that is paused."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (pending,) = [line.split()[1] for line in lines if line.startswith("ShdPnd:")]
+    return bool(int(pending, 16) & 1 << signal.SIGTERM - 1)
+
+
 @pytest.mark.parametrize("brokers", [1, 3])
 def test_the_line_to_copy_reaches_every_broker_and_ctrl_c_ends_them_all_well(
     tmp_path: Path, brokers: int
@@ -162,6 +169,7 @@ def test_a_second_signal_kills_a_broker_that_does_not_end(tmp_path: Path) -> Non
         for pid in dev.pids():
             os.kill(pid, signal.SIGSTOP)
         dev.process.send_signal(signal.SIGINT)
+        until(lambda: any(map(is_asked_to_stop, dev.pids())), "it has heard")
         time.sleep(PAST_ONE_WISH_S)
         assert dev.process.poll() is None, "it waits for them"
         assert dev.stop(signal.SIGINT) == 1

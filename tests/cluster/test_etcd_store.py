@@ -15,7 +15,7 @@ from penstock.metadata.etcd import EtcdStore
 from penstock.metadata.etcd_settings import parse_etcd_url
 from penstock.metadata.store import DeletePrefix, MetadataStore
 from tests.support.etcd import Etcd
-from tests.unit.metadata.store_contract import TTL_MS, StoreContract
+from tests.unit.metadata.store_contract import StoreContract
 
 pytestmark = pytest.mark.cluster
 
@@ -31,6 +31,8 @@ def opened(etcd: Etcd, name: str = "test", first_member: int = 0) -> EtcdStore:
 
 
 class TestEtcdStore(StoreContract):
+    ttl_ms = 4_000  # a lease must outlive the moments in which nothing runs
+
     @pytest.fixture(autouse=True)
     def _place(self, one: Etcd) -> Iterator[None]:
         self.etcd = one
@@ -43,7 +45,7 @@ class TestEtcdStore(StoreContract):
 
     def let_pass(self, elapsed_ms: int) -> None:
         """Real time: etcd has a clock of its own. Of what a lease is to outlive, a part: machines are busy."""
-        time.sleep(elapsed_ms / 1000 * (1.0 if elapsed_ms > TTL_MS else 0.6))
+        time.sleep(elapsed_ms / 1000 * (1.0 if elapsed_ms > self.ttl_ms else 0.6))
 
     async def _forget(self, store: MetadataStore, _: MetadataStore) -> None:
         await store.commit([], [DeletePrefix("")])

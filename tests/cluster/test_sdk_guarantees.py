@@ -22,6 +22,7 @@ from penstock import Consumer, Producer
 from penstock.testing import Broker
 from tests.support import postgres
 from tests.support.command import environment
+from tests.support.ports import kept_addresses
 from tests.support.sdk_worker import END
 from tests.support.seed import chosen_seed
 
@@ -72,7 +73,7 @@ class Process:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    with Broker(subprocess=True, data_dir=tmp_path / "data") as started:
+    with Broker(kept_addresses(), subprocess=True, data_dir=tmp_path / "data") as started:
         yield started
 
 

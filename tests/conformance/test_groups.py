@@ -20,6 +20,7 @@ from tests.support.group_members import (
     Place,
     confluent,
 )
+from tests.support.ports import kept_addresses
 
 pytestmark = [
     pytest.mark.cluster,
@@ -144,7 +145,7 @@ def test_the_work_of_a_member_that_is_killed_goes_on_with_the_others(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_group_goes_on_after_its_broker_was_killed(company: Company, kind: str) -> None:
     client, settings = KINDS[kind]
-    with Broker(QUICK, subprocess=True) as broker:
+    with Broker({**QUICK, **kept_addresses()}, subprocess=True) as broker:
         topic, group = broker.create_topic(partitions=PARTITIONS), fresh("crash")
         connect = CLIENTS[client](broker.bootstrap, group, topic, **settings)
         feed = Feed(broker, topic)

@@ -1,6 +1,7 @@
 """Consumer against a broker: what is committed when, places and times, groups and broadcast."""
 
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -38,6 +39,15 @@ def committed(broker: Broker, topic: str, group: str, partition: int = 0) -> int
     (found,) = reader.committed([confluent_kafka.TopicPartition(topic, partition)], PATIENCE_S)
     reader.close()
     return int(found.offset)
+
+
+def await_opened(consumer: Consumer, topic: str) -> None:
+    """Until the first answer to a fetch has come: "latest" is the end as it was a moment before."""
+    place = confluent_kafka.TopicPartition(topic, 0)
+    deadline_s = time.monotonic() + PATIENCE_S
+    while consumer.client.get_watermark_offsets(place, cached=True)[1] < 0:
+        assert time.monotonic() < deadline_s, "it does not fetch"
+        assert consumer.poll(0.05) is None
 
 
 def test_messages_come_in_order_and_are_committed_on_the_way_out(
@@ -160,9 +170,7 @@ def test_a_new_group_begins_where_it_is_told_to(
     ) as consumer:
         consumer.await_assignment()
         if reset == "latest":
-            assert (
-                consumer.poll(0.5) is None
-            )  # the end is where it was when the partition was opened
+            await_opened(consumer, topic)
             with Producer(broker.bootstrap) as producer:
                 producer.send(topic, b"new")
         message = consumer.poll(PATIENCE_S)
@@ -284,7 +292,7 @@ def test_broadcast_gives_every_instance_everything_from_now_on(broker: Broker, f
     instances = [Consumer(broker.bootstrap, topic) for _ in range(2)]
     for instance in instances:
         instance.await_assignment()
-        assert instance.poll(0.5) is None
+        await_opened(instance, topic)
     with Producer(broker.bootstrap) as producer:
         producer.send(topic, b"news")
     for instance in instances:

@@ -249,7 +249,10 @@ def test_partitions_that_move_take_only_unfinished_messages_with_them(
 
     def run() -> None:
         with Consumer(broker.bootstrap, topic, group_id=topic, group_protocol=protocol) as consumer:
-            consumers.append(consumer)
+            with lock:
+                consumers.append(consumer)
+                if len(seen) >= 400:  # the other one was quick
+                    consumer.stop()
             consumer.run(handler, workers=2)
 
     threads = [threading.Thread(target=run) for _ in range(2)]

@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from penstock.testing import Broker
 from tests.support.command import SOURCE
+from tests.support.ports import kept_addresses
 
 pytestmark = pytest.mark.cluster
 pytest_plugins = ("pytester",)
@@ -69,7 +70,7 @@ def test_settings_have_kafkas_names_in_either_form() -> None:
 
 
 def test_a_killed_broker_starts_again_with_what_it_acknowledged() -> None:
-    with Broker(subprocess=True) as broker:
+    with Broker(kept_addresses(), subprocess=True) as broker:
         topic = broker.create_topic()
         send(broker, topic, b"acknowledged")
         broker.kill()

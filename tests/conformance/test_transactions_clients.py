@@ -22,6 +22,7 @@ from tests.support.transactions import (
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 PARTITIONS = 3
+TOO_LONG_MS = 4000  # enough to send a few messages, also on a busy machine
 each_library = pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
 
 
@@ -129,7 +130,7 @@ def test_an_open_transaction_holds_back_whatever_comes_after_it(
 def test_a_transaction_that_takes_too_long_is_aborted(
     broker: Broker, topic: str, library: Library
 ) -> None:
-    with closing(begun(library, broker, topic, timeout_ms=1000)) as producer:
+    with closing(begun(library, broker, topic, timeout_ms=TOO_LONG_MS)) as producer:
         send_all(producer, topic, "late")
         with closing(begun(CONFLUENT, broker, f"{topic}-2")) as other:
             row = send_all(other, topic, "other")

@@ -16,6 +16,7 @@ from penstock.wire.messages.offset_fetch import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
+from tests.support.ports import kept_addresses
 from tests.support.raw_client import RawClient
 from tests.support.transactions import (
     COMMITTED,
@@ -144,7 +145,7 @@ def test_a_member_that_was_replaced_cannot_commit_its_offsets(broker: Broker, na
 
 
 def test_offsets_survive_a_restart_with_the_transaction_that_committed_them() -> None:
-    with Broker(subprocess=True) as broker:
+    with Broker(kept_addresses(), subprocess=True) as broker:
         broker.create_topic("in", partitions=1)
         for commits in (True, False):
             with (

@@ -20,6 +20,7 @@ from penstock.wire.messages.metadata import (
     MetadataResponse,
 )
 from penstock.wire.schema import Message
+from tests.support.ports import kept_port
 from tests.support.raw_client import RawClient
 from tests.support.server import PATIENCE_S, Server, until
 
@@ -82,8 +83,8 @@ class ClusterOfServers:
             own: dict[str, object] = {
                 "broker.id": number,
                 "penstock.metadata": self.store,
-                "listeners": f"{place.host}:0",
-                "penstock.http": f"{place.host}:0",
+                "listeners": f"{place.host}:{kept_port()}",
+                "penstock.http": f"{place.host}:{kept_port()}",
             }
             if racks:
                 own["broker.rack"] = racks[(number - 1) % len(racks)]

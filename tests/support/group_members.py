@@ -288,13 +288,14 @@ class _KafkaPython(kafka.ConsumerRebalanceListener):  # type: ignore[misc] # the
         return [(m.topic, m.partition, m.offset) for part in polled.values() for m in part]
 
     def commit(self) -> dict[tuple[str, int], int]:
-        positions = {
-            (p.topic, p.partition): self._consumer.position(p) for p in self._consumer.assignment()
-        }
         try:
+            positions = {
+                (p.topic, p.partition): self._consumer.position(p)
+                for p in self._consumer.assignment()
+            }
             self._consumer.commit()
         except kafka.errors.KafkaError:
-            return {}
+            return {}  # a rebalance came first, maybe before it knew where a new partition begins
         return {place: offset for place, offset in positions.items() if offset is not None}
 
     def close(self) -> None:
@@ -357,14 +358,14 @@ class _Aio(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc] # the libr
 
     def commit(self) -> dict[tuple[str, int], int]:
         async def commit() -> dict[tuple[str, int], int]:
-            positions = {
-                (p.topic, p.partition): await self._consumer.position(p)
-                for p in self._consumer.assignment()
-            }
             try:
+                positions = {
+                    (p.topic, p.partition): await self._consumer.position(p)
+                    for p in self._consumer.assignment()
+                }
                 await self._consumer.commit()
             except aiokafka.errors.KafkaError:
-                return {}
+                return {}  # see above
             return positions
 
         return self._runner.run(commit())

@@ -32,6 +32,11 @@ def kept_port() -> int:
     return kept_ports(1)[0]
 
 
+def kept_addresses() -> dict[str, str]:
+    """Settings of a broker that is to come back to where it was."""
+    return {name: f"127.0.0.1:{kept_port()}" for name in ("listeners", "penstock.http")}
+
+
 def kept_ports(wanted: int) -> list[int]:
     """Free now, in a row, and not handed out again before all the others were."""
     found: list[int] = []

@@ -17,7 +17,7 @@ import confluent_kafka.admin
 
 from penstock.testing.endpoints import Endpoints, parse_ready_line
 from tests.support.command import command, environment
-from tests.support.ports import kept_port
+from tests.support.ports import kept_addresses
 
 rd: Any = confluent_kafka.admin  # its stubs hide half of its names
 
@@ -50,9 +50,8 @@ class Server:
     ) -> None:
         """`run_in`: the front of the command, such as nsenter. `variables`: more environment."""
         self.data_dir = data_dir or home / "data"
-        addresses = {name: f"127.0.0.1:{kept_port()}" for name in ("listeners", "penstock.http")}
         given = {name: str(value) for name, value in (settings or {}).items()}
-        self.settings = {**_DEFAULTS, **addresses, **given}
+        self.settings = {**_DEFAULTS, **kept_addresses(), **given}
         self.variables = dict(variables or {})
         self._run_in = list(run_in)
         self._log_path = home / "broker.log"

@@ -240,7 +240,8 @@ class PythonReader:
         found: list[bytes] = []
         deadline_s = time.monotonic() + PATIENCE_S
         while len(found) < count and time.monotonic() < deadline_s:
-            for records in self.consumer.poll(100, max_records=count - len(found)).values():
+            # long enough for a rebalance: what a poll that ends amid one leaves behind, it never mends
+            for records in self.consumer.poll(2000, max_records=count - len(found)).values():
                 found += [record.value for record in records]
         return found
 

@@ -31,6 +31,8 @@ ABSENT = Revision(0)
 
 
 class StoreContract(ABC):
+    ttl_ms = TTL_MS
+
     @abstractmethod
     def open(self) -> MetadataStore:
         """Another view of the one store that this test has."""
@@ -230,11 +232,11 @@ class StoreContract(ABC):
 
     def test_a_lease_that_is_kept_alive_holds_its_keys(self) -> None:
         async def scenario(store: MetadataStore, other: MetadataStore) -> None:
-            lease = await store.grant(TTL_MS)
+            lease = await store.grant(self.ttl_ms)
             await committed(store, Put("held", b"", lease))
             for _ in range(5):
-                self.let_pass(TTL_MS // 2)
-                assert 0 < await store.keep_alive(lease) <= TTL_MS
+                self.let_pass(self.ttl_ms // 2)
+                assert 0 < await store.keep_alive(lease) <= self.ttl_ms
                 await look(other)
             entry = await other.read("held")
             assert entry is not None
@@ -244,10 +246,10 @@ class StoreContract(ABC):
 
     def test_a_lease_that_is_not_kept_alive_ends_and_takes_its_keys_along(self) -> None:
         async def scenario(store: MetadataStore, other: MetadataStore) -> None:
-            lease = await store.grant(TTL_MS)
+            lease = await store.grant(self.ttl_ms)
             revision = await committed(store, Put("held", b"", lease), Put("free", b""))
             watch = other.watch("", revision)
-            self.let_pass(TTL_MS + 1)
+            self.let_pass(self.ttl_ms + 1)
             seen = await anext(watch)
             assert isinstance(seen, Changes)
             assert [(change.key, change.entry) for change in seen.changes] == [("held", None)]
@@ -262,7 +264,7 @@ class StoreContract(ABC):
 
     def test_a_revoked_lease_ends_at_once(self) -> None:
         async def scenario(store: MetadataStore, other: MetadataStore) -> None:
-            lease = await store.grant(TTL_MS)
+            lease = await store.grant(self.ttl_ms)
             revision = await committed(store, Put("a", b"", lease), Put("b", b"", lease))
             watch = store.watch("", revision)
             await other.revoke(lease)
@@ -278,7 +280,7 @@ class StoreContract(ABC):
 
     def test_a_key_put_again_without_its_lease_is_free_of_it(self) -> None:
         async def scenario(store: MetadataStore, _: MetadataStore) -> None:
-            lease = await store.grant(TTL_MS)
+            lease = await store.grant(self.ttl_ms)
             await committed(store, Put("k", b"1", lease))
             await committed(store, Put("k", b"2"))
             await store.revoke(lease)
@@ -290,9 +292,9 @@ class StoreContract(ABC):
 
     def test_leases_are_never_given_twice(self) -> None:
         async def scenario(store: MetadataStore, other: MetadataStore) -> None:
-            first = await store.grant(TTL_MS)
+            first = await store.grant(self.ttl_ms)
             await store.revoke(first)
-            assert await other.grant(TTL_MS) != first
+            assert await other.grant(self.ttl_ms) != first
 
         self.run(scenario)
 
