@@ -21,7 +21,7 @@ OPTIONS: Final = (
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 500),  # to connect; a busy member takes its time to greet
     ("grpc.max_reconnect_backoff_ms", 500),
     # etcd ends connections that are probed more often than every 5 s
     ("grpc.keepalive_time_ms", 6000),

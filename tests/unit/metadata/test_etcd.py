@@ -15,6 +15,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from penstock.metadata import etcd_lease, etcd_rpc
 from penstock.metadata import etcd_messages as messages
 from penstock.metadata.etcd import EtcdStore
 from penstock.metadata.etcd_faults import Fault, trouble_of
@@ -42,9 +43,20 @@ from penstock.model.errors import InvalidConfig
 from penstock.node import node
 
 PREFIX = b"/penstock/test/"
+PATIENCE_MS = 60_000
+TICK_S = 0.1  # many of them unanswered are the end of a watch, and machines are busy
 
 
 _METHODS = (STATUS, RANGE, TXN, KEEP_ALIVE, WATCH, AUTHENTICATE)
+
+
+@pytest.fixture(autouse=True)
+def _busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No member is left because it is slow, but because it is told to fail."""
+    patient = {**dict(etcd_rpc.OPTIONS), "grpc.min_reconnect_backoff_ms": PATIENCE_MS}
+    for module in (etcd_rpc, etcd_lease):
+        monkeypatch.setattr(module, "OPTIONS", tuple(patient.items()))
+    monkeypatch.setattr(etcd_lease, "_TIMEOUT_S", PATIENCE_MS / 1000)
 
 
 class FakeMember(grpc.GenericRpcHandler):
@@ -127,7 +139,7 @@ def run(scenario: Scenario, members: int = 1, **options: Any) -> None:
             fakes = [await stack.enter_async_context(served(FakeMember())) for _ in range(members)]
             addresses = tuple(fake.address for fake in fakes)
             settings = EtcdSettings(addresses, PREFIX.decode(), **options)
-            store = EtcdStore(settings, timeout_ms=5000, patience_ms=200)
+            store = EtcdStore(settings, timeout_ms=PATIENCE_MS, patience_ms=200)
             stack.push_async_callback(store.close)
             await scenario(store, *fakes)
 
@@ -338,7 +350,7 @@ def test_pieces_of_a_stream_that_broke_are_asked_for_again() -> None:
 def test_a_member_that_says_nothing_is_left_for_one_that_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("penstock.metadata.etcd_watch._TICK_S", 0.02)
+    monkeypatch.setattr("penstock.metadata.etcd_watch._TICK_S", TICK_S)
 
     async def scenario(store: EtcdStore, first: FakeMember, second: FakeMember) -> None:
         second.watched = [[answer(second, event(b"a", 11))]]
@@ -372,7 +384,7 @@ def test_a_watch_that_every_member_ends_at_once_is_given_up_with_the_reason() ->
 def test_a_loop_that_hangs_does_not_make_its_member_look_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("penstock.metadata.etcd_watch._TICK_S", 0.02)
+    monkeypatch.setattr("penstock.metadata.etcd_watch._TICK_S", TICK_S)
 
     async def scenario(store: EtcdStore, first: FakeMember, second: FakeMember) -> None:
         first.tells_progress = True
@@ -380,8 +392,8 @@ def test_a_loop_that_hangs_does_not_make_its_member_look_dead(
         async def disturb() -> None:
             await first.is_watched.wait()
             for _ in range(5):
-                time.sleep(0.1)  # noqa: ASYNC251  # the loop hangs
-                await asyncio.sleep(0.03)  # and turns again for a tick
+                time.sleep(3 * TICK_S)  # noqa: ASYNC251  # the loop hangs
+                await asyncio.sleep(1.5 * TICK_S)  # and turns again for a tick
             first.revision += 1
 
         assert (await asyncio.gather(take(store.watch("", Revision(10)), 1), disturb()))[0] == [[]]
