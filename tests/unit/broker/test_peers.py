@@ -15,7 +15,14 @@ from penstock.model.errors import ErrorCode
 from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
 from tests.support.fake_broker import HANG_UP, SILENCE, FakeBroker
 
-PATIENCE_MS = 10_000
+PATIENCE_MS = 60_000
+
+
+@pytest.fixture(autouse=True)
+def _busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing runs out of time here but what is told to."""
+    monkeypatch.setattr("penstock.broker.peers._OPEN_TIMEOUT_MS", PATIENCE_MS)
+    monkeypatch.setattr("penstock.broker.peers._FIRST_PAUSE_S", PATIENCE_MS / 1000)
 
 
 class OneBroker:

@@ -352,7 +352,7 @@ def test_the_reason_for_waiting_is_told_when_time_runs_out() -> None:
         cluster.brokers[0].on(MetadataRequest, lambda _: next(answers))
         with pytest.raises(ClientError, match="orders-0 has no leader at the moment"):
             await client.ask(
-                Leader(ORDERS_0), ListOffsetsRequest(), ListOffsetsResponse, timeout_ms=200
+                Leader(ORDERS_0), ListOffsetsRequest(), ListOffsetsResponse, timeout_ms=2000
             )
 
     run(scenario)

@@ -74,6 +74,7 @@ def test_no_history_breaks_a_law(rng: Random, steps: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_no_long_history_breaks_a_law(rng: Random) -> None:
     for _ in range(300):
         live_through(rng, 1000, {**ACTS, **RARE})
