@@ -186,8 +186,8 @@ class IsrKeeper:
 
     async def _send(self, batch: list[Partition]) -> bool:
         """Whether the controller has answered. Until it has, the proposals stand (R6)."""
-        asked: dict[tuple[bytes, int], tuple[Partition, int]] = {
-            (p.topic.id, p.index): (p, p.leader_epoch) for p in batch
+        asked: dict[tuple[bytes, int], tuple[Partition, int, tuple[int, ...]]] = {
+            (p.topic.id, p.index): (p, p.leader_epoch, tuple(p.isr)) for p in batch
         }
         try:
             response = await self._cluster.alter_partition(self._request(batch))
@@ -199,9 +199,9 @@ class IsrKeeper:
             return False
         for topic in response.topics:
             for answer in topic.partitions:
-                partition, epoch = asked[topic.topic_id, answer.partition_index]
+                partition, epoch, before = asked[topic.topic_id, answer.partition_index]
                 if partition.leader_epoch == epoch and partition.leadership is not None:
-                    self._take(partition, answer)
+                    self._take(partition, before, answer)
         return True
 
     def _request(self, batch: Iterable[Partition]) -> AlterPartitionRequest:
@@ -240,12 +240,14 @@ class IsrKeeper:
         known = self._cluster.image.brokers.get(broker_id)
         return -1 if known is None else known.epoch
 
-    def _take(self, partition: Partition, answer: PartitionDataResponse) -> None:
+    def _take(
+        self, partition: Partition, before: tuple[int, ...], answer: PartitionDataResponse
+    ) -> None:
         if answer.error_code in _HOPELESS:
             _log.info("isr-change-refused partition=%s code=%d", partition, answer.error_code)
             partition.isr_refused()
         elif not answer.error_code:
-            self._count(partition, answer)
+            self._count(partition, before, answer)
             partition.isr_committed(
                 PartitionImage(
                     answer.leader_id,
@@ -257,15 +259,15 @@ class IsrKeeper:
             )
         # else metadata that is newer than ours is on its way: the proposal stands until it is here
 
-    def _count(self, partition: Partition, answer: PartitionDataResponse) -> None:
-        before = len(partition.isr)
-        if len(answer.isr) < before:
+    def _count(
+        self, partition: Partition, before: tuple[int, ...], answer: PartitionDataResponse
+    ) -> None:
+        """`before`: when it was asked for. By now the change may have come with the metadata too."""
+        if len(answer.isr) < len(before):
             self._metrics.isr_shrinks.value += 1
-        elif len(answer.isr) > before:
+        elif len(answer.isr) > len(before):
             self._metrics.isr_expands.value += 1
-        _log.info(
-            "isr partition=%s was=%s is=%s", partition, _text(partition.isr), _text(answer.isr)
-        )
+        _log.info("isr partition=%s was=%s is=%s", partition, _text(before), _text(answer.isr))
 
 
 def _proposal(partition: Partition) -> tuple[int, ...] | None:

@@ -13,6 +13,7 @@ from penstock.model.errors import BrokerError, DiskFull, StorageFault
 from penstock.records.builder import build_batch
 from penstock.records.record import Record
 from penstock.storage.segment import DamagedLog
+from penstock.wire.messages.alter_partition import AlterPartitionRequest
 from penstock.wire.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from tests.support.several import Held, Several, several_brokers
 
@@ -137,6 +138,26 @@ def test_nothing_is_thrown_away_before_the_controller_has_decided(brokers: Sever
         brokers.call(held.may_pass.set)
         brokers.until(lambda: damaged.failure is None)
     brokers.until(lambda: end_at(brokers, number) == 3)
+
+
+def test_a_return_that_the_metadata_told_of_before_it_was_answered_is_counted(
+    brokers: Several,
+) -> None:
+    topic = "elsewhere"  # led by one whose questions go over the network
+    leader = next(it for it in (2, 3) if not brokers.services(it).cluster.is_controller)
+    brokers.create_topic(topic, [[leader, *({1, 2, 3} - {leader})]])
+    brokers.until(lambda: len(state(brokers, topic).isr) == 3)
+    expands = brokers.services(leader).replicas.metrics.replication.isr_expands
+    before = expands.value
+    held = Held(answers=True)
+    with brokers.gate(leader, AlterPartitionRequest, held):
+        damage(brokers, 1, topic)
+        brokers.run(held.arrived.wait())
+        brokers.until(lambda: len(brokers.partition(topic, at=leader).isr) == 3)
+        assert expands.value == before
+        brokers.call(held.may_pass.set)
+        brokers.until(lambda: expands.value == before + 1)
+    delete(brokers, topic)
 
 
 def test_a_single_replica_is_left_as_it_is(brokers: Several) -> None:
