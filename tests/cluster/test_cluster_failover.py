@@ -88,7 +88,8 @@ def test_producers_go_on_when_the_controller_is_killed(
 def test_a_follower_that_is_killed_costs_no_error_and_catches_up_later(
     tmp_path: Path, rng: Random
 ) -> None:
-    with ClusterOfServers(tmp_path, 3) as cluster:
+    settings = {"broker.session.timeout.ms": 6000}  # busy machines elect for nothing
+    with ClusterOfServers(tmp_path, 3, settings) as cluster:
         cluster.create_topic(TOPIC)
         with Workload(cluster, rng, partitions=1) as work:
             leader = cluster.leader_of(TOPIC)

@@ -128,6 +128,12 @@ def _flip(file: Path, position: int) -> None:
 # Leaders -----------------------------------------------------------------------------------------
 
 
+def isr_expansions(cluster: ClusterOfServers) -> float:
+    """How often a replica came back in sync."""
+    name = "kafka_server_replicamanager_isrexpands_total"
+    return sum(server.metric(name) for server in cluster.servers.values())
+
+
 class LeaderWatch:
     """Who leads a partition, and who is in sync, at every moment that brokers tell of."""
 
