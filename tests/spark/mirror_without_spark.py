@@ -1,7 +1,7 @@
 """`penstock pipeline mirror` with the tasks' work done by the driver: all of the protocol and no JVM, to be killed often."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -9,8 +9,9 @@ from penstock.cli.main import main
 from penstock.records.batch import split_batches
 from penstock.spark.cluster import Cluster
 from penstock.spark.fetching import RangeReader
-from penstock.spark.jobs import mirror
+from penstock.spark.jobs import mirror, mirror_translate_copy
 from penstock.spark.jobs.mirror_copy import Done, Row, Span, Writer
+from penstock.spark.jobs.mirror_reproduce import Wires, Wrote, parse_report, write_task
 from penstock.spark.offsets import OffsetRange
 from penstock.spark.options import parse_batch
 from penstock.spark.progress import Progress
@@ -45,8 +46,19 @@ def _rows(bootstrap: str, span: Span) -> Iterator[Row]:
                     yield *span.source, header.last_offset, header.record_count, bytes(batch)
 
 
+def send_all(session: Any, source: Mapping[str, str], wires: Wires) -> list[Wrote]:  # noqa: ARG001  # there is none
+    """Of `--translate`."""
+    from pyspark_penstock import DefaultSource
+
+    rows = DefaultSource(dict(source))
+    reader = rows.reader(rows.schema())
+    found = (write_task(wires, reader.read(partition)) for partition in reader.partitions())
+    return [parse_report(wrote.text()) for wrote in found if wrote is not None]
+
+
 if __name__ == "__main__":
     mirror.copy = copy  # type: ignore[attr-defined]  # it is imported there
+    mirror_translate_copy.send_all = send_all
     object.__setattr__(mirror.JOB, "needs_spark", lambda _: False)
     Progress.tasks = lambda *_: nullcontext()  # type: ignore[assignment,method-assign]  # nobody watches
     sys.exit(main())

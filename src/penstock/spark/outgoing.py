@@ -69,23 +69,31 @@ def outgoing(
     target: Target, rows: Iterable[RecordBatch], *, now_ms: int, size_bytes: int = _TARGET_BYTES
 ) -> Iterator[Outgoing]:
     """Batches of rows that are sorted by `target`; a row without a time has `now_ms`."""
+    return batched(_records(rows, now_ms), target.codec, size_bytes=size_bytes)
+
+
+def batched(
+    records: Iterable[tuple[int, Record]], codec: Codec, *, size_bytes: int = _TARGET_BYTES
+) -> Iterator[Outgoing]:
+    """Batches of records that are sorted by their partitions; a single one may be larger."""
     waiting: list[Record] = []
     size, current = 0, -1
-    for partition, record, record_bytes in _records(rows, now_ms):
+    for partition, record in records:
+        record_bytes = _size(record)
         if waiting and (partition != current or size + record_bytes > size_bytes):
-            yield _batch(current, waiting, target.codec)
+            yield _batch(current, waiting, codec)
             waiting, size = [], 0
         waiting.append(record._replace(offset=len(waiting)))
         size, current = size + record_bytes, partition
     if waiting:
-        yield _batch(current, waiting, target.codec)
+        yield _batch(current, waiting, codec)
 
 
 def _batch(partition: int, records: list[Record], codec: Codec) -> Outgoing:
     return Outgoing(partition, len(records), build_batch(records, codec=codec))
 
 
-def _records(rows: Iterable[RecordBatch], now_ms: int) -> Iterator[tuple[int, Record, int]]:
+def _records(rows: Iterable[RecordBatch], now_ms: int) -> Iterator[tuple[int, Record]]:
     for batch in rows:
         columns = (
             batch.column(name).to_pylist()
@@ -95,7 +103,7 @@ def _records(rows: Iterable[RecordBatch], now_ms: int) -> Iterator[tuple[int, Re
             record = Record(
                 0, now_ms if timestamp_ms is None else timestamp_ms, key, value, _headers(headers)
             )
-            yield partition, record, _size(record)
+            yield partition, record
 
 
 def _headers(row: list[dict[str, Any] | None] | None) -> tuple[Header, ...]:

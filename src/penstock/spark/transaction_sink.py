@@ -4,24 +4,21 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from penstock.client import raw_transactions as transactions
-from penstock.client.pool import Pool
 from penstock.client.raw_transactions import Fenced, Session, TransactionLost
-from penstock.model.ids import TopicPartition
 from penstock.records.compression import Codec
 from penstock.spark.errors import JobError
-from penstock.spark.outgoing import Outgoing, RecordBatch, Target, outgoing
+from penstock.spark.outgoing import RecordBatch, Target, outgoing
+from penstock.spark.sending import send
 from penstock.spark.steps import reached
-from penstock.spark.transactional import OVERDUE, PATIENCE_MS
+from penstock.spark.transactional import OVERDUE
 
-_CLIENT_ID: Final = "penstock-pipeline"
 _OPTION: Final = "transaction"  # the only one: JSON
 
 
@@ -77,22 +74,3 @@ class TaskWriter(DataSourceArrowWriter):
             place for told in messages if isinstance(told, Written) for place in told.records
         )
         assert all(count == 1 for count in times.values()), "one task writes each partition"
-
-
-async def send(
-    batches: Iterable[Outgoing], session: Session, bootstrap: str, topic: str
-) -> dict[int, int]:
-    """Records by partition, all acknowledged. The sequence of a partition's batches begins at 0 in each epoch."""
-    counts: dict[int, int] = {}
-    async with Pool(bootstrap, client_id=_CLIENT_ID, timeout_ms=PATIENCE_MS) as pool:
-        for partition, records, data in batches:
-            place = TopicPartition(topic, partition)
-            if partition not in counts:
-                await transactions.add_partitions(pool, session, [place])
-                reached("transaction:partition")
-            before = counts.get(partition, 0)
-            transactions.sign(data, session, before)
-            await transactions.produce(pool, session, place, data)
-            reached("transaction:first-sent")
-            counts[partition] = before + records
-    return counts

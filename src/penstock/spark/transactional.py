@@ -11,7 +11,7 @@ in Python workers, WORKER_STEPS.
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from penstock.client import raw_transactions as transactions
 from penstock.client.errors import ClientError
@@ -20,6 +20,7 @@ from penstock.client.raw_transactions import Fenced, OffsetToCommit, Session, Tr
 from penstock.model.ids import TopicPartition
 from penstock.spark.errors import JobError
 from penstock.spark.outgoing import Target, placing
+from penstock.spark.sending import PATIENCE_MS
 from penstock.spark.sink_options import SinkError, plan_sink
 from penstock.spark.steps import reached
 from penstock.spark.survey import ask
@@ -36,13 +37,13 @@ CONFS: Final = {  # of an application whose tasks write in a transaction
     "spark.stage.maxConsecutiveAttempts": "1",
     "spark.speculation": "false",
 }
-PATIENCE_MS: Final = 120_000
 OVERDUE: Final = (
     "another run of this job has taken over, or the batch took longer than --transaction-timeout; nothing of it "
     "was committed: see that one runs only, give a smaller --batch-records or a longer timeout, and run it again"
 )
 
 Committed = Mapping[TopicPartition, OffsetToCommit]
+T = TypeVar("T")
 
 
 class Sent(NamedTuple):
@@ -82,12 +83,19 @@ class Transactions:
 
     def write(self, result: Any, target: Target, offsets: Committed) -> Sent:
         """In the transaction that `begin` began: all of it, or an error and nothing. `result`: see `check_result`."""
+        return self.within(
+            lambda session: _send(as_rows(result), session, self._bootstrap, target), offsets
+        )
+
+    def within(self, work: Callable[[Session], T], offsets: Committed) -> T:
+        """What `work` sends becomes part of the transaction that `begin` began, with these offsets, if there are any."""
         session, self._session = self._session, None
         assert session is not None, "begin comes first, each time"
         try:
-            sent = _send(as_rows(result), session, self._bootstrap, target)
+            done = work(session)
             reached("transaction:written")
-            self._commit_offsets(session, offsets)
+            if offsets:
+                self._commit_offsets(session, offsets)
             reached("transaction:offsets")
         except BaseException:
             with suppress(
@@ -97,7 +105,7 @@ class Transactions:
             raise
         self._end(session, committed=True)
         reached("transaction:committed")
-        return sent
+        return done
 
     def _commit_offsets(self, session: Session, offsets: Committed) -> None:
         async def question(pool: Pool) -> None:

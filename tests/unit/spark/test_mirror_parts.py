@@ -48,7 +48,9 @@ def test_the_first_word_may_say_what_to_do() -> None:
         (("a",), {"rename": "x"}, "must contain {topic}"),
         (("a",), {"pattern": "("}, "--pattern"),
         (("a",), {"groups": "g", "no_groups": True}, "exclude each other"),
-        (("a",), {"translate": True}, "--translate is not supported"),
+        (("a",), {"merge": True}, "with --translate only"),
+        (("failback", "a"), {"translate": True, "discard": True}, "--discard has no meaning"),
+        (("a",), {"translate": True, "batch_records": 0}, "at least 1"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(
@@ -102,7 +104,7 @@ def test_brokers_that_know_no_mirrors_are_refused_by_name(monkeypatch: pytest.Mo
             await in_step(Ends(source, target), _options("orders"), change=True)
 
     monkeypatch.setattr(mirror_topics, "supports_mirrors", none)
-    with pytest.raises(JobError, match=r"west:9092 take no mirrors.*not supported"):
+    with pytest.raises(JobError, match=r"west:9092 take no mirrors.*give --translate"):
         asyncio.run(try_it())
 
 

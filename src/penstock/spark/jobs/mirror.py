@@ -2,25 +2,24 @@
 
 import time
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from penstock.client import admin
-from penstock.client.errors import ClientError
-from penstock.client.pool import Pool
-from penstock.model.ids import TopicPartition
 from penstock.spark.errors import JobError, explain
 from penstock.spark.job import Job, Plan, Summary
 from penstock.spark.jobs import mirror_actions as actions
+from penstock.spark.jobs import mirror_translate as translate
+from penstock.spark.jobs import mirror_translate_actions as translated_actions
 from penstock.spark.jobs.mirror_actions import now_ms
 from penstock.spark.jobs.mirror_beats import Beat, ids, write_beats
 from penstock.spark.jobs.mirror_copy import Done, Span, copy, find_spans
-from penstock.spark.jobs.mirror_groups import Copied, Positions, read_groups, write_groups
-from penstock.spark.jobs.mirror_lag import Behind, Lag, lag_of, record_sizes
+from penstock.spark.jobs.mirror_groups import Positions, read_groups, write_groups
 from penstock.spark.jobs.mirror_options import COPY, FAILBACK, MirrorOptions
-from penstock.spark.jobs.mirror_topics import Ends, Link, in_step
+from penstock.spark.jobs.mirror_rounds import Round, Totals, ask_both, follow, measured, summary
+from penstock.spark.jobs.mirror_topics import Link, in_step
 from penstock.spark.progress import Progress
 from penstock.spark.steps import reached
 from penstock.spark.survey import ask
+from penstock.spark.transactional import CONFS
 
 STEPS: Final = (  # of the driver
     *("mirror:begun", "mirror:topic-created", "mirror:topics", "mirror:planned"),
@@ -30,22 +29,10 @@ CHANGE_STEPS: Final = ("mirror:topic-grown", "mirror:topic-set", "mirror:topic-d
 TASK_STEPS: Final = ("mirror:appending", "mirror:appended")
 _SOURCE_SAYS: Final = "set the option failOnDataLoss to false"
 _WE_SAY: Final = "give --allow-data-loss"
-_FIRST_PAUSE_S: Final = 0.5
-_LONGEST_PAUSE_S: Final = 10.0
 
 
 def _needs_spark(options: MirrorOptions) -> bool:
     return options.action in (COPY, FAILBACK)
-
-
-def _ask_both(options: MirrorOptions, question: Any) -> Any:
-    """`question` is asked with both ends."""
-
-    async def at_source(source: Pool) -> Any:
-        async with Pool(options.target, client_id="penstock-mirror") as target:
-            return await question(Ends(source, target))
-
-    return ask(options.bootstrap, at_source)
 
 
 # Plan --------------------------------------------------------------------------------------------
@@ -53,9 +40,13 @@ def _ask_both(options: MirrorOptions, question: Any) -> Any:
 
 def plan(options: MirrorOptions) -> Plan:
     if not _needs_spark(options):
+        if options.translate:
+            return translated_actions.plan(options)
         return actions.plan(options)
+    if options.translate:
+        return translate.plan(options)
     replace = options.action == FAILBACK
-    link: Link = _ask_both(
+    link: Link = ask_both(
         options, lambda ends: in_step(ends, options, change=False, replace=replace)
     )
     facts = {
@@ -85,74 +76,38 @@ def plan(options: MirrorOptions) -> Plan:
 # Run ---------------------------------------------------------------------------------------------
 
 
-class Round(NamedTuple):
-    """What one pass over all topics did."""
-
-    link: Link
-    done: list[Done]
-    groups: Copied | None
-    lag: Lag
-
-
-class _Totals:
-    def __init__(self) -> None:
-        self.rounds = self.batches = self.records = self.size_bytes = 0
-        self.last: Round | None = None
-
-    def add(self, this: Round) -> None:
-        self.rounds += 1
-        self.batches += sum(done.batches for done in this.done)
-        self.records += sum(done.records for done in this.done)
-        self.size_bytes += sum(done.size_bytes for done in this.done)
-        self.last = this
-
-    def line(self) -> str:
-        behind = "" if self.last is None else f", {self.last.lag.line()}"
-        return f"{self.records:,} records ({self.size_bytes / 1e6:,.1f} MB) copied{behind}"
-
-
 def run(session: Any, options: MirrorOptions, progress: Progress) -> Summary:
     if not _needs_spark(options):
+        if options.translate:
+            return translated_actions.run(options, progress)
         return actions.run(options, progress)
-    started_s, totals = time.monotonic(), _Totals()
+    started_s, totals = time.monotonic(), Totals()
+    rounds = translate.Rounds if options.translate else _Rounds
+    one_round = rounds(session, options, progress)
     if options.follow:
-        _follow(session, options, progress, totals)
+        follow(one_round, options, progress, totals)
     else:
-        totals.add(_round(session, options, progress, replace=options.action == FAILBACK))
-    return _summary(options, totals, time.monotonic() - started_s)
+        totals.add(one_round())
+    return summary(options, totals, time.monotonic() - started_s)
 
 
-def _follow(session: Any, options: MirrorOptions, progress: Progress, totals: _Totals) -> None:
-    """Until Ctrl-C. What may be different next time is tried again; a JobError is not."""
-    worked_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
-    replace = options.action == FAILBACK  # once: what is promoted later must stay
-    try:
-        while True:
-            begun_s = time.monotonic()
-            try:
-                totals.add(_round(session, options, progress, replace=replace))
-                replace = False
-            except JobError:
-                raise
-            except Exception as error:
-                if time.monotonic() - worked_s > options.patience / 1000:
-                    raise
-                progress.say(f"it goes on when it can: {explain(error)}")
-                time.sleep(pause_s)
-                pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
-                continue
-            worked_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
-            progress.show(totals.line())
-            time.sleep(max(0.0, begun_s + options.every / 1000 - time.monotonic()))
-    except KeyboardInterrupt:
-        if totals.last is None:
-            raise
+class _Rounds:
+    """One after the other; mirrors that keep offsets."""
+
+    def __init__(self, session: Any, options: MirrorOptions, progress: Progress) -> None:
+        self._job = session, options, progress
+        self._replace = options.action == FAILBACK  # once: what is promoted later must stay
+
+    def __call__(self) -> Round:
+        found = _round(*self._job, replace=self._replace)
+        self._replace = False
+        return found
 
 
 def _round(session: Any, options: MirrorOptions, progress: Progress, *, replace: bool) -> Round:
     """Topics, then groups are read, then records copied, then groups written: none is ahead of its mirror."""
     reached("mirror:begun")
-    link: Link = _ask_both(
+    link: Link = ask_both(
         options, lambda ends: in_step(ends, options, change=True, replace=replace)
     )
     names = {pair.source: pair.target for pair in link.pairs}
@@ -160,7 +115,7 @@ def _round(session: Any, options: MirrorOptions, progress: Progress, *, replace:
     if not options.no_groups:
         positions = ask(options.bootstrap, lambda pool: read_groups(pool, names, options.groups))
     asked_ms = now_ms()
-    spans: list[Span] = _ask_both(
+    spans: list[Span] = ask_both(
         options,
         lambda ends: find_spans(ends, link.pairs, allow_loss=options.allow_data_loss),
     )
@@ -186,7 +141,8 @@ def _round(session: Any, options: MirrorOptions, progress: Progress, *, replace:
     if beats:
         ask(options.target, lambda pool: write_beats(pool, link.source_id, beats))
     reached("mirror:beat")
-    return Round(link, done, groups, _measured(options, spans, ends, asked_ms))
+    asked = dict.fromkeys(ends, asked_ms)
+    return Round(link, done, groups, measured(options, spans, ends, asked))
 
 
 def _copied(
@@ -209,69 +165,8 @@ def _copied(
         raise JobError(said.replace(_SOURCE_SAYS, _WE_SAY)) from error
 
 
-def _measured(
-    options: MirrorOptions,
-    spans: list[Span],
-    ends: Mapping[TopicPartition, int],
-    asked_ms: int,
-) -> Lag:
-    """What the source has by now, and the mirrors do not. A source that is gone by now has what it had."""
-    places = [span.source for span in spans]
-
-    async def look(source: Pool) -> tuple[dict[TopicPartition, int], dict[TopicPartition, float]]:
-        latest = await admin.list_offsets(source, dict.fromkeys(places, admin.LATEST))
-        found = {place: at.offset for place, at in latest.items()}
-        return found, await record_sizes(source, {}, found)
-
-    sizes: dict[TopicPartition, float] | None = None
-    now = {span.source: span.end for span in spans}
-    is_live = False
-    try:
-        now, sizes = ask(options.bootstrap, look)
-        is_live = True
-    except ClientError:
-        pass
-    rows = [
-        Behind(span.source, span.target, now[span.source], ends[span.target], asked_ms)
-        for span in spans
-    ]
-    return lag_of(rows, sizes, now_ms(), is_live=is_live)
-
-
-def _summary(options: MirrorOptions, totals: _Totals, seconds: float) -> Summary:
-    last = totals.last
-    assert last is not None, "a run that ends well has copied"
-    link, groups = last.link, last.groups
-    facts = {
-        "job": "mirror",
-        "action": options.action,
-        "source": link.source_id,
-        "target": link.target_id,
-        "topics": {pair.source: pair.target for pair in link.pairs},
-        "skipped": list(link.skipped),
-        "rounds": totals.rounds,
-        "batches": totals.batches,
-        "records": totals.records,
-        "bytes": totals.size_bytes,
-        "groups": None
-        if groups is None
-        else {"written": list(groups.written), "same": groups.same, "active": list(groups.active)},
-        "behind": last.lag.facts(),
-        "seconds": round(seconds, 1),
-    }
-    lines = [
-        f"{totals.records:,} records in {totals.batches:,} batches ({totals.size_bytes / 1e6:,.1f} MB) copied to "
-        f"{len(link.pairs):,} mirrors in {seconds:,.1f} s",
-        f"the mirrors are {last.lag.line()}",
-        *link.skipped,
-    ]
-    if groups is not None:
-        lines.append(f"groups: {len(groups.written):,} moved, {groups.same:,} were there already")
-        if groups.active:
-            lines.append(
-                f"left alone, for they have members at the target: {', '.join(groups.active)}"
-            )
-    return Summary(facts, tuple(lines), passed=not link.has_problems)
+def confs(options: MirrorOptions) -> Mapping[str, str]:
+    return CONFS if options.translate else {"spark.speculation": "false"}  # one writer a partition
 
 
 JOB: Final = Job(
@@ -280,12 +175,13 @@ JOB: Final = Job(
     plan=plan,
     run=run,
     needs_spark=_needs_spark,
-    confs=lambda options: {"spark.speculation": "false"},  # noqa: ARG005  # one writer for each partition
+    confs=confs,
     examples=(
         "penstock pipeline mirror orders payments --bootstrap east:9092 --target west:9092 --follow",
         "penstock pipeline mirror status --bootstrap east:9092 --target west:9092",
         "penstock pipeline mirror promote --target west:9092",
         "penstock pipeline mirror failback orders payments --bootstrap west:9092 --target east:9092",
+        "penstock pipeline mirror orders --translate --bootstrap east:9092 --target kafka:9092 --follow",
         "penstock pipeline mirror --pattern '[a-z]+' --rename '{source}.{topic}' --source-name east --bootstrap east:9092 --target west:9092",
     ),
 )

@@ -66,7 +66,10 @@ def run(options: MirrorOptions, progress: Progress) -> Summary:
 async def find_mirrors(target: Pool, options: MirrorOptions) -> list[Mirror]:
     """Those that are named, or all that there are."""
     if not await supports_mirrors(target):
-        raise JobError(f"the brokers of {options.target} have no mirrors: they are not Penstock's")
+        raise JobError(
+            f"the brokers of {options.target} have no mirrors that keep offsets: they are not Penstock's; for copies "
+            "with translated offsets, give --translate"
+        )
     cluster = await target.metadata(None)
     there = sorted(topic.name or "" for topic in cluster.topics if not topic.is_internal)
     for name in options.topics:
@@ -90,7 +93,7 @@ async def find_mirrors(target: Pool, options: MirrorOptions) -> list[Mirror]:
 # Status ------------------------------------------------------------------------------------------
 
 
-class _Live(NamedTuple):
+class Live(NamedTuple):
     """What the source says."""
 
     cluster_id: str
@@ -105,16 +108,18 @@ def _status(options: MirrorOptions, mirrors: Sequence[Mirror]) -> Summary:
         if mirror.origin is not None
         for index in mirror.state.partitions
     ]
-    live, problem = None, None
+    source, problem = None, None
     try:
-        live = ask(options.bootstrap, lambda pool: _asked(pool, places))
+        source = ask(options.bootstrap, lambda pool: live(pool, places))
     except ClientError as error:
         problem = error.message
     rows, lines = [], []
     for mirror in mirrors:
-        is_live = live is not None and mirror.origin is not None
-        is_live = is_live and mirror.origin.cluster_id == live.cluster_id  # type: ignore[union-attr]  # both are there
-        lag = _lag(mirror, live.ends if live and is_live else {}, live.sizes if live else None)
+        is_live = source is not None and mirror.origin is not None
+        is_live = is_live and mirror.origin.cluster_id == source.cluster_id  # type: ignore[union-attr]  # both are there
+        lag = _lag(
+            mirror, source.ends if source and is_live else {}, source.sizes if source else None
+        )
         rows.append(_row(mirror, lag, is_live))
         lines.append(_line(mirror, lag, is_live))
     if problem is not None:
@@ -129,7 +134,7 @@ def _status(options: MirrorOptions, mirrors: Sequence[Mirror]) -> Summary:
     return Summary(facts, tuple(lines or ["there are no mirrors"]))
 
 
-async def _asked(source: Pool, places: Sequence[TopicPartition]) -> _Live:
+async def live(source: Pool, places: Sequence[TopicPartition]) -> Live:
     cluster = await source.metadata(None)
     there = {
         TopicPartition(topic.name or "", row.partition_index)
@@ -141,7 +146,7 @@ async def _asked(source: Pool, places: Sequence[TopicPartition]) -> _Live:
     first = await admin.list_offsets(source, dict.fromkeys(known, admin.EARLIEST))
     ends = {place: at.offset for place, at in latest.items()}
     sizes = await record_sizes(source, {place: at.offset for place, at in first.items()}, ends)
-    return _Live(cluster.cluster_id or "", ends, sizes)
+    return Live(cluster.cluster_id or "", ends, sizes)
 
 
 def _lag(

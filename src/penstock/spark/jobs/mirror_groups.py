@@ -56,9 +56,13 @@ async def read_groups(
 
 
 async def write_groups(
-    target: Pool, positions: Positions, ends: Mapping[TopicPartition, int]
+    target: Pool,
+    positions: Positions,
+    ends: Mapping[TopicPartition, int],
+    *,
+    forward_only: bool = False,
 ) -> Copied:
-    """`ends`: of the mirrors; a group does not go beyond."""
+    """`ends`: of the mirrors; a group does not go beyond. `forward_only`: nor back."""
     written, same, active = [], 0, []
     for name, wanted in positions.items():
         bounded = {
@@ -67,7 +71,12 @@ async def write_groups(
             if place in ends
         }
         has = await _committed(target, name)
-        changed = {place: at for place, at in bounded.items() if has.get(place) != at}
+        changed = {
+            place: at
+            for place, at in bounded.items()
+            if has.get(place) != at
+            and not (forward_only and place in has and has[place].offset >= at.offset)
+        }
         if not changed:
             same += 1
         elif await _write(target, name, changed):

@@ -67,13 +67,40 @@ class MirrorOptions(JobOptions):
     discard: bool = option(
         "failback: give up records of the target that were never mirrored", kind=Kind.FLAG
     )
-    translate: bool = option("not supported: mirrors keep offsets", kind=Kind.FLAG)
+    translate: bool = option(
+        "for targets without mirror mode, such as Apache Kafka: records are written again in transactions, "
+        "and offsets of groups translated, exactly; with every action",
+        kind=Kind.FLAG,
+    )
+    merge: bool = option(
+        "with --translate: also to topics that the target has of its own; what came from it is not copied back",
+        kind=Kind.FLAG,
+    )
+    compression: str = option(
+        "with --translate: of what is written: none, gzip, snappy, lz4 or zstd (default zstd)",
+        default="zstd",
+        choices=("none", "gzip", "snappy", "lz4", "zstd"),
+    )
+    batch_records: int = option(
+        "with --translate: at most so many in a transaction (default 500000)",
+        kind=Kind.COUNT,
+        metavar="N",
+        default=500_000,
+    )
+    transaction_timeout: int = option(
+        "with --translate: longer than so many take (default 15m, the most that brokers allow by default)",
+        kind=Kind.DURATION,
+        metavar="TIME",
+        default=900_000,
+    )
 
     def __post_init__(self) -> None:
-        if self.translate:
-            raise ValueError(
-                "--translate is not supported: mirrors keep the source's offsets, which needs a Penstock target"
-            )
+        if self.merge and not self.translate:
+            raise ValueError("--merge has a meaning with --translate only")
+        if self.discard and self.translate:
+            raise ValueError("--discard has no meaning with --translate: nothing is made anew")
+        if self.batch_records < 1 or self.transaction_timeout < 1:
+            raise ValueError("--batch-records and --transaction-timeout must be at least 1")
         if self.action in (COPY, FAILBACK) and not self.topics and self.pattern is None:
             raise ValueError(f"mirror {self.action} needs a TOPIC or --pattern")
         if self.action in (STATUS, PROMOTE) and self.follow:

@@ -14,6 +14,7 @@ from penstock.spark.errors import JobError
 from penstock.spark.jobs import mirror_names as names
 from penstock.spark.jobs.mirror_beats import ids as beat_ids
 from penstock.spark.jobs.mirror_beats import read_beats
+from penstock.spark.jobs.mirror_links import PREFIX
 from penstock.spark.jobs.mirror_names import Origin, Topic
 from penstock.spark.jobs.mirror_options import MirrorOptions
 from penstock.spark.steps import reached
@@ -61,7 +62,7 @@ async def in_step(
     if not await supports_mirrors(ends.target):
         raise JobError(
             f"the brokers of {options.target} take no mirrors: they are not Penstock's, or not all of this "
-            "version (mirror.version 1); copying to other brokers is not supported"
+            "version (mirror.version 1); to copy with other offsets, and have those of groups translated, give --translate"
         )
     at_source, at_target = await ends.source.metadata(None), await ends.target.metadata(None)
     ids = at_source.cluster_id or "", at_target.cluster_id or ""
@@ -130,7 +131,7 @@ def chosen(options: MirrorOptions, cluster: MetadataResponse) -> list[str]:
         matching = [
             name
             for name, topic in there.items()
-            if not topic.is_internal and pattern.fullmatch(name)
+            if not topic.is_internal and not name.startswith(PREFIX) and pattern.fullmatch(name)
         ]
     return sorted({*options.topics, *matching})
 

@@ -1,0 +1,136 @@
+"""Where each record of a partition is in a copy that has other offsets: exact for every offset, whatever gaps there are.
+
+Records that follow each other at both ends are one row. Rows are kept in chunks: full ones never change, and the last one is
+written anew until it is full, so a log that keeps the last value of each key keeps each row about once.
+"""
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+CHUNK_ROWS: Final = 256
+
+
+class Row(NamedTuple):
+    """So many records, one after the other at both ends."""
+
+    source: int
+    target: int
+    records: int
+
+    @property
+    def source_end(self) -> int:
+        return self.source + self.records
+
+    @property
+    def target_end(self) -> int:
+        return self.target + self.records
+
+
+def rows_of(offsets: Sequence[int], first_target: int) -> list[Row]:
+    """Of records with these offsets, in order, which lie at the target from `first_target` on without a gap."""
+    if offsets and offsets[-1] - offsets[0] == len(offsets) - 1:
+        return [Row(offsets[0], first_target, len(offsets))]
+    return joined(Row(offset, first_target + n, 1) for n, offset in enumerate(offsets))
+
+
+def joined(rows: Iterable[Row]) -> list[Row]:
+    """As few as say the same; they come in the order of the source."""
+    found: list[Row] = []
+    for row in rows:
+        if found and (found[-1].source_end, found[-1].target_end) == row[:2]:
+            found[-1] = found[-1]._replace(records=found[-1].records + row.records)
+        else:
+            assert not found or found[-1].source_end <= row.source, "in the order of the source"
+            found.append(row)
+    return found
+
+
+class Chunk(NamedTuple):
+    """Rows of a stretch of the source that ends at `next_offset`: what comes before it is copied, or not to be copied."""
+
+    next_offset: int
+    rows: tuple[Row, ...]
+
+
+def encode(chunk: Chunk) -> bytes:
+    """Numbers are small: each row tells how far after the one before it is, at either end."""
+    numbers, source, target = [], 0, 0
+    for row in chunk.rows:
+        numbers += [row.source - source, row.target - target, row.records]
+        source, target = row.source_end, row.target_end
+    return json.dumps({"next": chunk.next_offset, "rows": numbers}, separators=(",", ":")).encode()
+
+
+def decode(data: bytes) -> Chunk:
+    facts = json.loads(data)
+    numbers, rows, source, target = facts["rows"], [], 0, 0
+    for at in range(0, len(numbers), 3):
+        row = Row(source + numbers[at], target + numbers[at + 1], numbers[at + 2])
+        rows.append(row)
+        source, target = row.source_end, row.target_end
+    return Chunk(facts["next"], tuple(rows))
+
+
+class OffsetMap:
+    """Of one partition: chunks by their numbers. They are kept as they were read, for there may be many."""
+
+    def __init__(self) -> None:
+        self._data: dict[int, bytes] = {}
+        self._ends: dict[int, int] = {}
+
+    def put(self, number: int, data: bytes | None) -> None:
+        """As the log has it; None: it is not needed any more."""
+        if data is None:
+            self._data.pop(number, None)
+            self._ends.pop(number, None)
+        else:
+            self._data[number] = data
+            self._ends[number] = decode(data).next_offset
+
+    @property
+    def position(self) -> int | None:
+        """Where copying goes on; None: nothing was copied yet."""
+        return self._ends[max(self._ends)] if self._ends else None
+
+    def extended(self, rows: Iterable[Row], next_offset: int) -> dict[int, bytes]:
+        """The chunks to write, by number, when these rows were copied and `next_offset` was reached."""
+        last = max(self._data, default=0)
+        tail = decode(self._data[last]).rows if last in self._data else ()
+        known = joined([*tail, *rows])
+        pieces = [tuple(known[at : at + CHUNK_ROWS]) for at in range(0, len(known), CHUNK_ROWS)]
+        if not pieces or len(pieces[-1]) == CHUNK_ROWS:
+            pieces.append(())  # the next one begins
+        ends = [piece[-1].source_end for piece in pieces[:-1]] + [next_offset]
+        chunks = zip(ends, pieces, strict=True)
+        return {last + n: encode(Chunk(end, piece)) for n, (end, piece) in enumerate(chunks)}
+
+    def lookup(self, offset: int) -> int | None:
+        """Where a reader that would read the source from `offset` on must read the copy; None: from its beginning.
+
+        Beyond what was copied that is just after the last record that was.
+        """
+        numbers = sorted(self._ends)
+        at = bisect_right([self._ends[number] for number in numbers], offset)
+        for number in numbers[at:]:
+            for row in decode(self._data[number]).rows:
+                if offset < row.source_end:
+                    return row.target + max(0, offset - row.source)
+        for number in reversed(numbers):
+            if rows := decode(self._data[number]).rows:
+                return rows[-1].target_end
+        return None
+
+    def numbers(self) -> list[int]:
+        return sorted(self._data)
+
+    def dead(self, target_start: int) -> list[int]:
+        """Numbers of chunks that tell only of records which the copy has no more; never the last one."""
+        found = []
+        for number in self.numbers()[:-1]:
+            rows = decode(self._data[number]).rows
+            if max((row.target_end for row in rows), default=0) > target_start:
+                break
+            found.append(number)
+        return found
