@@ -37,6 +37,10 @@ def connect(port: int) -> socket.socket:
 def exchange(sock: socket.socket, request: bytes) -> bytes:
     """One answer to one request, on a blocking socket."""
     sock.sendall(request)
+    return read_answer(sock)
+
+
+def read_answer(sock: socket.socket) -> bytes:
     (size,) = _INT.unpack(_read(sock, 4))
     return _read(sock, size)
 

@@ -13,7 +13,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks.comparison.kafka_load import LATENCY, LIBRDKAFKA, RAW, RF3, WIDE, RawCase
+from benchmarks.comparison.growth import COLD, CONNECTIONS, GROUPS, TRANSACTIONS
+from benchmarks.comparison.kafka_load import (
+    LATENCY,
+    LIBRDKAFKA,
+    RAW,
+    RF3,
+    SPREAD_OUT,
+    WIDE,
+    RawCase,
+)
 from benchmarks.comparison.lifecycle import MEMORY, RECOVERY, START, topics_stage
 from benchmarks.comparison.own_clients import OWN
 from benchmarks.comparison.pictures import draw
@@ -42,8 +51,9 @@ def stages(effort: Effort, *, wide: bool) -> list[Stage]:
     if effort.is_quick:
         names = {case.name for case in _QUICK_CASES}
         raw = RAW._replace(workloads=[it for it in RAW.workloads if it.name in names])
-    always = [raw, RF3, LIBRDKAFKA, LATENCY, START, MEMORY, RECOVERY, topics_stage(effort.topics)]
-    return [*always, *([WIDE] if wide else []), OWN]
+    load = [raw, RF3, LIBRDKAFKA, TRANSACTIONS, LATENCY, SPREAD_OUT, COLD]
+    around = [START, MEMORY, RECOVERY, topics_stage(effort.topics), CONNECTIONS, GROUPS]
+    return [*load, *around, *([WIDE] if wide else []), OWN]
 
 
 def selected(all_of_them: Sequence[Stage], only: str) -> list[Stage]:
@@ -77,7 +87,8 @@ def options() -> argparse.ArgumentParser:
         "--only",
         default="",
         metavar="WORDS",
-        help="stages by key (raw, rf3, librdkafka, latency, start, memory, recovery, topics, wide, own), "
+        help="stages by key (raw, rf3, librdkafka, transactions, latency, spread, cold, start, memory, recovery, "
+        "topics, connections, groups, wide, own), "
         "or workloads whose names contain one of these, with commas between",
     )
     add("--quick", action="store_true", help="few cases, a second each: to see that it works")

@@ -71,13 +71,16 @@ class Latencies(NamedTuple):
 class RawLoad:
     """One producer connection and one consumer connection for all partitions, as a client has them."""
 
-    def __init__(self, port: int, name: str, case: Case, seconds: float) -> None:
+    def __init__(
+        self, port: int, name: str, case: Case, seconds: float, partitions: int = _PARTITIONS
+    ) -> None:
         self._topic = name
-        per_batch = case.messages_s * case.linger_ms / 1000 / _PARTITIONS
+        self._partitions = partitions
+        per_batch = case.messages_s * case.linger_ms / 1000 / partitions
         self._batch_messages = max(1, round(per_batch))
         self._interval_s = self._batch_messages / case.messages_s
         batch = batch_of(_MESSAGE_BYTES, self._batch_messages, time.time_ns() // 1_000_000)
-        self._requests = [produce_frame(name, index, batch) for index in range(_PARTITIONS)]
+        self._requests = [produce_frame(name, index, batch) for index in range(partitions)]
         self._count = int((_WARMUP_S + seconds) / self._interval_s)
         self._warm = int(_WARMUP_S / self._interval_s)
         self._producer, self._consumer = connect(port), connect(port)
@@ -86,7 +89,7 @@ class RawLoad:
             FrameDecoder(_MAX_FRAME_BYTES),
             FrameDecoder(_MAX_FRAME_BYTES),
         )
-        self._offsets = dict.fromkeys(range(_PARTITIONS), 0)
+        self._offsets = dict.fromkeys(range(partitions), 0)
         self._begin_s = 0.0
         self._acknowledged = self._delivered = 0
         self._latencies = Latencies([], [], [])
@@ -104,7 +107,7 @@ class RawLoad:
                 raise SystemExit(f"{self._delivered} of {self._count} batches were delivered")
             while sent < self._count and self._due_s(sent) <= now_s:
                 self._latencies.late_s.append(now_s - self._due_s(sent))
-                self._unsent += self._requests[sent % _PARTITIONS]
+                self._unsent += self._requests[sent % self._partitions]
                 sent += 1
             self._turn(self._due_s(sent) - now_s if sent < self._count else 0.1)
         return Latencies(*(values[self._warm :] for values in self._latencies))
@@ -153,7 +156,7 @@ class RawLoad:
             records = partition.records or b""
             assert not isinstance(records, list), "it was decoded"
             for _, header in iter_headers(memoryview(records)):
-                number = header.base_offset // self._batch_messages * _PARTITIONS
+                number = header.base_offset // self._batch_messages * self._partitions
                 due_s = self._due_s(number + partition.partition_index)
                 self._latencies.delivered_s.append(now_s - due_s)
                 self._delivered += 1

@@ -64,6 +64,7 @@ class Plan(NamedTuple):
     produce: bool = True
     codec: str = "none"
     other_pids: Sequence[int] = ()  # of the broker's followers
+    connections: int = 0  # of producers, who take turns with the partitions; 0: one for each
 
     @property
     def messages(self) -> int:
@@ -285,7 +286,8 @@ class Generator:
         end_offsets = [math.inf] * plan.partitions
         if not plan.produce:
             end_offsets = list(map(float, self._end_offsets()))
-        for partition in range(plan.partitions):
+        for number in range(plan.connections or plan.partitions):
+            partition = number % plan.partitions
             self._connect(partition, end_offsets[partition])
 
     def _connect(self, partition: int, end_offset: float) -> None:

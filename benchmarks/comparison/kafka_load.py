@@ -29,6 +29,8 @@ _SHORTEST_S: Final = 0.2
 _LATENCY_PARTITIONS: Final = 4
 _LIBRDKAFKA_PARTITIONS: Final = 4
 _RATES: Final = (20_000, 50_000)
+_SPREAD_RATE: Final = 10_000
+SPREAD_PARTITIONS: Final = (1, 4, 16, 50)
 _NAMED_SIZES: Final = {100: "100 B", 1_000: "1 KB", 100_000: "100 KB", 10_000_000: "10 MB"}
 
 
@@ -116,13 +118,15 @@ def figures_of(outcome: Outcome, mode: str) -> Figures:
     }
 
 
-def run_latency(messages_s: int, linger_ms: float, running: Running, effort: Effort) -> Figures:
+def run_latency(
+    messages_s: int, linger_ms: float, partitions: int, running: Running, effort: Effort
+) -> Figures:
     case = LatencyCase("raw", messages_s, linger_ms)
-    with topic(running, _LATENCY_PARTITIONS) as name:
+    with topic(running, partitions) as name:
         meter = TreeMeter(running.pids)
         gc.disable()
         try:
-            found = RawLoad(running.port, name, case, effort.seconds).run()
+            found = RawLoad(running.port, name, case, effort.seconds, partitions).run()
         finally:
             gc.enable()
         share = meter.lap().share
@@ -139,6 +143,10 @@ def run_latency(messages_s: int, linger_ms: float, running: Running, effort: Eff
         "late_ms": percentiles(found.late_s, 0.99)[0] * 1000,
         "share": share,
     }
+
+
+def spread_name(partitions: int) -> str:
+    return f"{_SPREAD_RATE:,} msg/s over {partitions} partition{'s' if partitions > 1 else ''}"
 
 
 def run_librdkafka(what: str, message_bytes: int, running: Running, effort: Effort) -> Figures:
@@ -218,9 +226,20 @@ LATENCY: Final = Stage(
     "latency",
     "Latency of 1 KB messages, acks=all, open loop",
     [
-        OnRunning(f"{rate:,} msg/s, a batch every {linger} ms", partial(run_latency, rate, linger))
+        OnRunning(
+            f"{rate:,} msg/s, a batch every {linger} ms",
+            partial(run_latency, rate, linger, _LATENCY_PARTITIONS),
+        )
         for rate in _RATES
         for linger in (1, 5)
+    ],
+)
+SPREAD_OUT: Final = Stage(
+    "spread",
+    "Latency against partitions: 1 KB messages, acks=all, open loop, a round every 5 ms",
+    [
+        OnRunning(spread_name(count), partial(run_latency, _SPREAD_RATE, 5, count))
+        for count in SPREAD_PARTITIONS
     ],
 )
 LIBRDKAFKA: Final = Stage(

@@ -24,6 +24,7 @@ class Measure(NamedTuple):
 
 MEASURES: Final = {
     "messages_s": Measure("messages", "msg/s", True, 0),
+    "produced_s": Measure("produced meanwhile", "msg/s", True, 0),
     "megabytes_s": Measure("data", "MB/s", True, 0),
     "cpu_s_gb": Measure("broker CPU", "s/GB", False, 2),
     "cpu_s_million": Measure("broker CPU", "s per million", False, 2),

@@ -35,7 +35,7 @@ FULL: Final = Effort(
     confirmed=2_000,
     settle_s=5.0,
     recovered_bytes=2_000_000_000,
-    topics=1_000,
+    topics=10_000,
 )
 QUICK: Final = Effort(
     turns=2,
