@@ -64,8 +64,3 @@ def test_a_narrower_schema_takes_nothing_away() -> None:
 def test_a_changed_type_is_refused_even_when_growing() -> None:
     with pytest.raises(JobError, match=r"t has value\.a as bigint.*string"):
         schemas.accepted(struct(a="long"), struct(a="string"), may_grow=True, where="t")
-
-
-def test_a_schema_is_read_as_it_was_written() -> None:
-    schema = struct(a=array("long"))
-    assert schemas.from_json(schemas.to_json(schema, "given")) == schema

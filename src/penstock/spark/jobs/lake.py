@@ -26,6 +26,7 @@ from penstock.spark.jobs.lake_tables import (
     TableFormat,
     check_installed,
 )
+from penstock.spark.jobs.lake_unknown import listed
 from penstock.spark.progress import Meter, Progress
 from penstock.spark.survey import Ranges, find_ranges
 
@@ -204,6 +205,7 @@ def _decoder(
             ranges=ranges,
             given=options.schema,
             evolve=options.evolve,
+            unknown_fields=options.unknown_fields,
             say=progress.say,
         )
     if options.decode == "avro":
@@ -276,6 +278,9 @@ def _watch(query: Any, totals: Totals, progress: Progress) -> None:
         meter.see(query.recentProgress)
         behind = "" if meter.lag is None else f", lag {meter.lag:,}"
         bad = f", {totals.dead_letters:,} dead letters" if totals.dead_letters else ""
+        if totals.unknown_fields:
+            names = listed(totals.unknown_names)
+            bad += f", {totals.unknown_fields:,} with fields that the schema lacks ({names})"
         progress.show(
             f"{totals.rows:,} rows in {totals.batches:,} batches{bad}, "
             f"{meter.rows_per_s:,.0f} rows/s{behind}"
@@ -332,6 +337,7 @@ def _summary(
         "batches": totals.batches,
         "rows": totals.rows,
         "dead_letters": totals.dead_letters,
+        "unknown_fields": {"rows": totals.unknown_fields, "names": totals.unknown_names},
         "files": totals.files,
         "bytes": totals.size_bytes,
         **more,
@@ -362,10 +368,21 @@ def _lines(facts: Mapping[str, Any]) -> tuple[str, ...]:
         lines.append(
             f"{facts['dead_letters']:,} records could not be decoded → {facts['dead_letters_table']}"
         )
+    if facts["unknown_fields"]["rows"]:
+        lines.append(_left_out(facts))
     if facts["compacted"]["before"]:
         counts = facts["compacted"]
         lines.append(f"{counts['before']:,} small files became {counts['after']:,}")
     return tuple(lines)
+
+
+def _left_out(facts: Mapping[str, Any]) -> str:
+    rows, names = facts["unknown_fields"]["rows"], facts["unknown_fields"]["names"]
+    grow = "--evolve adds columns for them, " if facts["format"] == "parquet" else ""
+    return (
+        f"{rows:,} rows had fields that the schema lacks, which were left out: {listed(names)}; "
+        f"{grow}--unknown-fields reject makes such records dead letters"
+    )
 
 
 JOB: Final = Job(

@@ -10,7 +10,7 @@ from penstock.spark.errors import JobError
 from penstock.spark.jobs import lake_schema as schemas
 from penstock.spark.jobs.lake_batches import Storage
 from penstock.spark.jobs.lake_decode import ERROR, RAW
-from penstock.spark.jobs.lake_json import Schemas
+from penstock.spark.jobs.lake_versions import Version, Versions
 
 _REMEDY: Final = "pip install 'penstock[avro]'"
 _MAGIC: Final = b"\x00"
@@ -28,40 +28,46 @@ _LOGICAL: Final = {
 
 class AvroDecoder:
     can_fail = True
+    names_unknown = False  # what a schema does not know cannot be read at all
 
     def __init__(self, storage: Storage, *, path: str, framing: str, evolve: bool) -> None:
         check_fastavro()
-        self._avro = read_avro(path)
-        self._framing = framing
-        versions = Schemas(storage)
-        stored, given = versions.last(), spark_type(self._avro)
+        avro = read_avro(path)
+        versions = Versions(storage.files, storage.layout)
+        last, given = versions.last(), spark_type(avro)
         if not (isinstance(given, Mapping) and given["type"] == "struct"):
             raise JobError(f"{path}: the lake needs a record, not {schemas.show(given)}")
-        self._schema = schemas.accepted(stored, given, may_grow=evolve, where=versions.where)
-        if self._schema != stored:
-            versions.add(self._schema, "given")
+        stored = last.schema if last else None
+        schema = schemas.accepted(stored, given, may_grow=evolve, where=versions.where)
+        self._version = Version(schema, "given", avro=avro, framing=framing)
+        self.version: int | None = versions.hold(self._version)
 
     def prepare(self, records: Any) -> None:
         pass
 
     def decode(self, records: Any) -> Any:
-        from pyspark.sql import functions as F
-        from pyspark.sql import types as T
+        return decode_avro(records, self._version)
 
-        shape = T.StructType(
-            [
-                T.StructField("value", T.StructType.fromJson(self._schema)),
-                T.StructField("error", T.StringType()),
-            ]
-        )
-        parse = F.udf(parser(self._avro, self._framing), shape, useArrow=False)
-        return (
-            records.withColumnRenamed("value", RAW)
-            .withColumn("_parsed", parse(RAW))
-            .withColumn(ERROR, F.col("_parsed.error"))
-            .withColumn("value", F.col("_parsed.value"))
-            .drop("_parsed")
-        )
+
+def decode_avro(records: Any, version: Version) -> Any:
+    """As `decode_json`: with columns value, RAW and ERROR."""
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    shape = T.StructType(
+        [
+            T.StructField("value", T.StructType.fromJson(version.schema)),
+            T.StructField("error", T.StringType()),
+        ]
+    )
+    parse = F.udf(parser(version.avro, version.framing or ""), shape, useArrow=False)
+    return (
+        records.withColumnRenamed("value", RAW)
+        .withColumn("_parsed", parse(RAW))
+        .withColumn(ERROR, F.col("_parsed.error"))
+        .withColumn("value", F.col("_parsed.value"))
+        .drop("_parsed")
+    )
 
 
 def check_fastavro() -> None:

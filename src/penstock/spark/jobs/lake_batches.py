@@ -10,17 +10,18 @@ Steps that tests kill at: see STEPS, in their order.
 """
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from penstock.model.ids import TopicPartition
 from penstock.spark.errors import JobError
 from penstock.spark.jobs import lake_manifest as manifests
-from penstock.spark.jobs.lake_decode import ERROR, RAW, Decoder
+from penstock.spark.jobs.lake_decode import ERROR, RAW, UNKNOWN, Decoder
 from penstock.spark.jobs.lake_files import Files, for_spark
 from penstock.spark.jobs.lake_layout import DEAD_COLUMNS, Layout
 from penstock.spark.jobs.lake_manifest import DataFile, Manifest, Span, Spans, Table
+from penstock.spark.jobs.lake_unknown import SHOWN, first_names
 from penstock.spark.steps import reached
 
 STEPS: Final = (
@@ -72,6 +73,8 @@ class Totals:
 
     def __init__(self) -> None:
         self.batches = self.rows = self.dead_letters = self.files = self.size_bytes = 0
+        self.unknown_fields = 0  # rows of which fields were left out
+        self.unknown_names: list[str] = []  # the first of those fields
 
     def add(self, manifest: Manifest) -> None:
         self.batches += 1
@@ -79,6 +82,16 @@ class Totals:
         self.dead_letters += manifest.dead_letters
         self.files += len(manifest.files)
         self.size_bytes += sum(file.size_bytes for file in manifest.files)
+        self.unknown_fields += manifest.unknown_fields
+
+    def name(self, fields: Sequence[str]) -> None:
+        new = [field for field in fields if field not in self.unknown_names]
+        self.unknown_names += new[: SHOWN - len(self.unknown_names)]
+
+
+class _Staged(NamedTuple):
+    records: int
+    unknown_fields: int  # rows of which fields were left out
 
 
 class Batches:
@@ -162,11 +175,13 @@ class Batches:
             last = storage.last()
             self._covered = last.covered if last else {}
         attempt = f"{number:010}-{uuid.uuid4().hex}"
-        count = self._stage(records, attempt)
+        staged = self._stage(records, attempt)
         parts = [self._read_back(table, attempt, number) for table in Table]
         spans = manifests.together(entry for _, spans in parts for entry in spans.items())
-        if (written := sum(span.records for span in spans.values())) != count:
-            raise JobError(f"{count} records were read and {written} written; run the job again")
+        if (written := sum(span.records for span in spans.values())) != staged.records:
+            raise JobError(
+                f"{staged.records} records were read and {written} written; run the job again"
+            )
         manifest = Manifest(
             number=number,
             job=layout.job,
@@ -177,6 +192,8 @@ class Batches:
             files=tuple(file for files, _ in parts for file in files),
             spans=spans,
             covered=manifests.after(self._covered, spans),
+            schema=self._decoder.version,
+            unknown_fields=staged.unknown_fields,
         )
         for file in manifest.files:
             staged = f"{storage.attempt(file.table, attempt)}/{file.staged}"
@@ -189,22 +206,26 @@ class Batches:
         reached("lake:manifest")
         return manifest
 
-    def _stage(self, records: Any, attempt: str) -> int:
-        """How many records there were."""
+    def _stage(self, records: Any, attempt: str) -> _Staged:
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
         self._decoder.prepare(records)
         decoded = self._decoder.decode(records)
         is_bad = F.col(ERROR).isNotNull() if self._decoder.can_fail else F.lit(False)
+        is_cut = F.size(UNKNOWN) > 0 if self._decoder.names_unknown else F.lit(False)
+        counts = {"all": F.count(F.lit(1)), "bad": F.count_if(is_bad)}
+        counts["cut"] = F.count_if(~is_bad & is_cut)
         seen = Observation()
-        counts = (F.count(F.lit(1)).alias("all"), F.count_if(is_bad).alias("bad"))
-        self._write_rows(decoded.observe(seen, *counts).where(~is_bad).drop(ERROR, RAW), attempt)
+        observed = decoded.observe(seen, *(count.alias(name) for name, count in counts.items()))
+        self._write_rows(observed.where(~is_bad).drop(ERROR, RAW, UNKNOWN), attempt)
         reached("lake:staged")
         if seen.get.get("bad"):  # few, and so the batch is read again only for them
             self._write_dead(decoded.where(is_bad), attempt)
             reached("lake:dead-staged")
-        return int(seen.get.get("all", 0))
+        if seen.get.get("cut") and len(self.totals.unknown_names) < SHOWN:
+            self.totals.name(first_names(decoded.where(~is_bad), UNKNOWN))
+        return _Staged(seen.get.get("all", 0), seen.get.get("cut", 0))
 
     def _write_rows(self, rows: Any, attempt: str) -> None:
         staging = for_spark(self._storage.attempt(Table.ROWS, attempt))

@@ -2,8 +2,11 @@
 
 from typing import Any, Final, Protocol
 
+from penstock.spark.jobs.lake_unknown import unknown
+
 RAW: Final = "_raw"
 ERROR: Final = "_error"
+UNKNOWN: Final = "_unknown"  # names of fields that were left out
 _CORRUPT: Final = "_corrupt"
 _JSON: Final = {
     "columnNameOfCorruptRecord": _CORRUPT,
@@ -15,6 +18,8 @@ _SHOWN: Final = 500
 
 class Decoder(Protocol):
     can_fail: bool
+    names_unknown: bool  # there is a column UNKNOWN
+    version: int | None  # of the schema
 
     def prepare(self, records: Any) -> None:
         """Before a batch is decoded; may look at it."""
@@ -24,6 +29,8 @@ class Decoder(Protocol):
 
 class RawDecoder:
     can_fail = False
+    names_unknown = False
+    version: int | None = None
 
     def prepare(self, records: Any) -> None:
         pass
@@ -51,6 +58,22 @@ def decode_json(records: Any, schema: Any) -> Any:
         .withColumn("value", F.get("_parsed.r", F.lit(0)))
         .drop("_parsed")
     )
+
+
+def name_unknown(decoded: Any, schema: Any) -> Any:
+    """With a column UNKNOWN."""
+    from pyspark.sql import functions as F
+
+    return decoded.withColumn(UNKNOWN, unknown(F.col(RAW).cast("string"), schema.jsonValue()))
+
+
+def reject_unknown(decoded: Any, schema: Any) -> Any:
+    """A record with a field that the schema lacks is a bad one."""
+    from pyspark.sql import functions as F
+
+    said = F.concat(F.lit("has fields that the schema lacks: "), F.array_join(UNKNOWN, ", "))
+    why = F.when(F.size(UNKNOWN) > 0, F.substring(said, 1, _SHOWN))
+    return name_unknown(decoded, schema).withColumn(ERROR, F.coalesce(ERROR, why)).drop(UNKNOWN)
 
 
 def _in_array(F: Any) -> Any:

@@ -6,38 +6,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.spark.errors import JobError, explain
-from penstock.spark.jobs import lake_manifest as manifests
 from penstock.spark.jobs import lake_schema as schemas
 from penstock.spark.jobs.lake_batches import Storage
-from penstock.spark.jobs.lake_decode import decode_json, infer_json
+from penstock.spark.jobs.lake_decode import (
+    decode_json,
+    infer_json,
+    name_unknown,
+    reject_unknown,
+)
+from penstock.spark.jobs.lake_versions import Version, Versions
 from penstock.spark.survey import Ranges
 
 SAMPLE: Final = 10_000  # records
 _SHOWN_FIELDS: Final = 10
-
-
-class Schemas:
-    """All versions of a job's schema, the last of which holds."""
-
-    def __init__(self, storage: Storage) -> None:
-        self._files = storage.files
-        self._place = storage.layout.schemas
-        self.where = f"table {storage.layout.table}"
-
-    def last(self) -> schemas.Type | None:
-        numbers = self._numbers()
-        if not numbers:
-            return None
-        return schemas.from_json(self._files.read(f"{self._place}/{manifests.name(numbers[-1])}"))
-
-    def add(self, schema: schemas.Type, origin: str) -> None:
-        number = (self._numbers() or [-1])[-1] + 1
-        text = schemas.to_json(schema, origin)
-        if not self._files.create(f"{self._place}/{manifests.name(number)}", text):
-            raise JobError(f"another run of this job writes to {self.where}; stop one")
-
-    def _numbers(self) -> list[int]:
-        return manifests.numbers(self._files.names(self._place))
 
 
 class JsonDecoder:
@@ -52,12 +33,16 @@ class JsonDecoder:
         ranges: Ranges,
         given: str | None,
         evolve: bool,
+        unknown_fields: str,
         say: Callable[[str], None],
     ) -> None:
-        self._versions = Schemas(storage)
+        self._versions = Versions(storage.files, storage.layout)
         self._evolve = evolve
+        self._rejects = unknown_fields == "reject"
+        self.names_unknown = unknown_fields == "count" and not evolve  # else they are added
         self._say = say
-        stored = self._versions.last()
+        last = self._versions.last()
+        stored = last.schema if last else None
         if given is not None:
             wanted = schemas.nullable(read_schema(session, given).jsonValue())
             schema = schemas.accepted(stored, wanted, may_grow=evolve, where=self._versions.where)
@@ -71,11 +56,13 @@ class JsonDecoder:
                 )
         else:
             schema = stored
-        if schema != stored:
-            self._versions.add(schema, "given" if given is not None else "inferred")
-            if given is None:
-                say(f"schema found in a sample: {schemas.show(schema)}")
+        if schema != stored and given is None:
+            say(f"schema found in a sample: {schemas.show(schema)}")
         self._schema = schema
+        self.version: int | None = self._hold("inferred" if given is None else "given")
+
+    def _hold(self, origin: str) -> int:
+        return self._versions.hold(Version(self._schema, origin, self._rejects))
 
     def prepare(self, records: Any) -> None:
         """With --evolve a batch is read once more, for its schema."""
@@ -84,15 +71,19 @@ class JsonDecoder:
         found = schemas.nullable(infer_json(records).jsonValue())
         merged = schemas.merge(self._schema, found)
         if merged.added:
-            self._versions.add(merged.schema, "evolved")
             self._schema = merged.schema
+            self.version = self._hold("evolved")
             shown = ", ".join(merged.added[:_SHOWN_FIELDS])
             self._say(f"new in the schema: {shown}{' …' * (len(merged.added) > _SHOWN_FIELDS)}")
 
     def decode(self, records: Any) -> Any:
         from pyspark.sql.types import StructType
 
-        return decode_json(records, StructType.fromJson(self._schema))
+        schema = StructType.fromJson(self._schema)
+        decoded = decode_json(records, schema)
+        if self._rejects:
+            return reject_unknown(decoded, schema)
+        return name_unknown(decoded, schema) if self.names_unknown else decoded
 
 
 def read_schema(session: Any, given: str) -> Any:

@@ -53,6 +53,8 @@ class Manifest:
     files: tuple[DataFile, ...]
     spans: Spans  # of this batch: rows and dead letters
     covered: Spans  # of all batches up to this one
+    schema: int | None = None  # the version with which values were decoded
+    unknown_fields: int = 0  # rows of which fields were left out
 
     @property
     def rows(self) -> int:
@@ -146,6 +148,8 @@ def to_json(manifest: Manifest) -> str:
         "files": [file._asdict() for file in manifest.files],
         "spans": _spans_json(manifest.spans),
         "covered": _spans_json(manifest.covered),
+        "schema": manifest.schema,
+        "unknown_fields": manifest.unknown_fields,
     }
     return json.dumps(facts, indent=1) + "\n"
 
@@ -167,6 +171,8 @@ def from_json(text: str) -> Manifest:
         files=tuple(DataFile(**{**f, "table": Table(f["table"])}) for f in facts["files"]),
         spans=_spans(facts["spans"]),
         covered=_spans(facts["covered"]),
+        schema=facts.get("schema"),
+        unknown_fields=facts.get("unknown_fields", 0),
     )
 
 

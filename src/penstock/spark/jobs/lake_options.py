@@ -29,6 +29,12 @@ class LakeOptions(JobOptions):
         choices=("confluent", "none"),
     )
     evolve: bool = option("add columns for new fields", kind=Kind.FLAG)
+    unknown_fields: str = option(
+        "what becomes of JSON with fields that the schema lacks: count (leave them out and tell), "
+        "reject (to the dead letters) or ignore (default count)",
+        default="count",
+        choices=("count", "reject", "ignore"),
+    )
     partition_by: str = option(
         "directories by time of the records: hour, day or none (default day)",
         default="day",
@@ -103,6 +109,8 @@ class LakeOptions(JobOptions):
             raise ValueError("--follow and --compact-only exclude each other")
         if self.decode == "raw" and (self.schema is not None or self.evolve):
             raise ValueError("--schema and --evolve need --decode json or avro")
+        if self.unknown_fields != "count" and (self.decode != "json" or self.evolve):
+            raise ValueError("--unknown-fields needs --decode json, and excludes --evolve")
         if self.format != "parquet" and self.evolve:
             raise ValueError(
                 f"--evolve is for Parquet; a table of --format {self.format} keeps its schema"

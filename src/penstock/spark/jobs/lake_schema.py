@@ -1,6 +1,5 @@
 """The schema of decoded values: kept beside the job's state, and only ever grown. Types are in Spark's JSON form. Pure."""
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -113,14 +112,6 @@ def accepted(stored: Type | None, given: Type, *, may_grow: bool, where: str) ->
             "--evolve adds what is new"
         )
     return merged.schema
-
-
-def to_json(schema: Type, origin: str) -> str:
-    return json.dumps({"origin": origin, "schema": schema}, indent=1) + "\n"
-
-
-def from_json(text: str) -> Type:
-    return json.loads(text)["schema"]
 
 
 def _kind(schema: Type) -> str:
