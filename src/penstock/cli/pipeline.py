@@ -32,6 +32,7 @@ from penstock.spark.session import LOCAL, is_master
 _MASTER: Final = "master"
 _SPARK: Final = "spark"  # the table of Spark's own settings
 _OWN: Final = (_MASTER, _SPARK)
+_NO: Final = "--no-"
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -53,7 +54,10 @@ def configure(parser: ArgumentParser) -> None:
 
 def _add_common(command: ArgumentParser) -> None:
     command.add_argument(
-        "--config", metavar="FILE", type=Path, help="TOML with the same names; flags win over it"
+        "--config",
+        metavar="FILE",
+        type=Path,
+        help="TOML with the same names; flags win over it, and --no-FLAG over one that it sets",
     )
     command.add_argument(
         "--master",
@@ -72,14 +76,21 @@ def _add_common(command: ArgumentParser) -> None:
     add_json(command)
 
 
+def _add_flag(command: ArgumentParser, option: Option, how: dict[str, Any]) -> None:
+    """`--no-…` is for what a file says; nobody needs to read of it for each flag."""
+    command.add_argument(option.flag, dest=option.name, action="store_const", const=True, **how)
+    if not option.flag.startswith(_NO):
+        undone = option.flag.replace("--", _NO, 1)
+        hidden = how | {"help": argparse.SUPPRESS}
+        command.add_argument(undone, dest=option.name, action="store_const", const=False, **hidden)
+
+
 def _add(command: ArgumentParser, option: Option) -> None:
     """Nothing given means nothing set: the file, or the default, decides later."""
     metavar = option.metavar or option.name.upper().replace("_", "-")
     how: dict[str, Any] = {"help": option.help, "default": argparse.SUPPRESS}
     if option.kind is Kind.FLAG:
-        command.add_argument(
-            option.flag, action=argparse.BooleanOptionalAction, dest=option.name, **how
-        )
+        _add_flag(command, option, how)
         return
     how |= {"metavar": metavar, "type": reader(_parser(option))}
     if option.is_positional:
