@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import pytest
@@ -37,6 +37,7 @@ from penstock.metadata.store import (
     StoreFull,
 )
 from tests.support.etcd import Etcd, EtcdMember
+from tests.support.server import PATIENCE_S
 from tests.unit.metadata.store_contract import committed, until
 
 pytestmark = pytest.mark.cluster
@@ -44,6 +45,8 @@ pytestmark = pytest.mark.cluster
 TTL_MS = 2000
 LONG_TTL_MS = 4000  # for what must not end: machines are busy
 ABSENT = Revision(0)
+
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +87,22 @@ async def store_of(url: str, first_member: int = 0, **limits: int) -> AsyncItera
 
 def name() -> str:
     return uuid4().hex
+
+
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """What a busy etcd answers in the end: it is given little time for each answer."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return await ask()
+        except StoreError:
+            if time.monotonic() > deadline_s:
+                raise
+
+
+async def renewed(store: EtcdStore, lease: LeaseId) -> int:
+    """From a thread, as brokers do it, and again if there was no answer."""
+    return await patiently(lambda: asyncio.to_thread(store.renew, lease))
 
 
 class Counter:
@@ -315,7 +334,7 @@ def test_a_lease_ends_though_the_leader_of_etcd_dies_with_its_owner(three: Etcd)
             leader.kill()
             assert await until(watch, Revision(revision + 1)) == [("held", None, revision + 1)]
             assert await store.keep_alive(lease) <= 0
-            assert await asyncio.to_thread(store.renew, lease) <= 0
+            assert await renewed(store, lease) <= 0
 
     asyncio.run(main())
 
@@ -333,7 +352,8 @@ def test_a_thread_keeps_a_lease_while_the_event_loop_hangs_and_a_member_is_silen
 
             def renew() -> None:
                 while not ended.wait(LONG_TTL_MS / 4000):
-                    left.append(store.renew(lease))
+                    with suppress(StoreError):  # no answer in time: again, as brokers do
+                        left.append(store.renew(lease))
 
             thread = threading.Thread(target=renew)
             thread.start()
@@ -392,12 +412,12 @@ def test_tls_needs_both_sides_to_be_known(tmp_path: Path) -> None:
     tls = support.make_certificates(tmp_path / "tls")
     others = support.make_certificates(tmp_path / "others")
 
-    async def use(url: str) -> None:
-        async with store_of(url, patience_ms=300) as store:
-            lease = await store.grant(TTL_MS)
+    async def use(url: str, **limits: int) -> None:
+        async with store_of(url, **limits) as store:
+            lease = await store.grant(LONG_TTL_MS)
             revision = await committed(store, Put("k", b"", lease))
             assert [key for key, _, _ in await until(store.watch("", ABSENT), revision)] == ["k"]
-            assert await asyncio.to_thread(store.renew, lease) == TTL_MS
+            assert await renewed(store, lease) == LONG_TTL_MS
 
     with Etcd(tmp_path / "etcd", tls=tls) as etcd:
         address = etcd.members[0].address
@@ -409,7 +429,7 @@ def test_tls_needs_both_sides_to_be_known(tmp_path: Path) -> None:
             f"etcd://{address}?ca={tls.ca}&cert={others.cert}&key={others.key}",
         ):
             with pytest.raises(StoreError, match=address):
-                asyncio.run(use(url))
+                asyncio.run(use(url, patience_ms=300))
         with pytest.raises(StoreError, match=r"ca '.*nowhere.pem' cannot be read"):
             asyncio.run(use(f"etcd://{address}?ca={tmp_path}/nowhere.pem"))
 
@@ -433,15 +453,15 @@ def test_users_with_passwords_are_let_in_again_after_their_token_has_ended(tmp_p
         async with store_of(url) as store:
             lease = await store.grant(TTL_MS * 10)
             await committed(store, Put("before", b"", lease))  # nobody is asked for a password yet
-            assert await asyncio.to_thread(store.renew, lease) > 0
+            assert await renewed(store, lease) > 0
             demand_passwords(etcd.members[0])
             revision = await committed(store, Put("after", b"", lease))
             watch = store.watch("", Revision(revision - 1))
             assert [key for key, _, _ in await until(watch, revision)] == ["after"]
-            assert await asyncio.to_thread(store.renew, lease) > 0
+            assert await renewed(store, lease) > 0
             etcd.members[0].stop()
             await asyncio.to_thread(etcd.start)  # it remembers no token
-            assert await asyncio.to_thread(store.renew, lease) > 0
+            assert await renewed(store, lease) > 0
             assert await store.keep_alive(lease) > 0
             revision = await committed(store, Put("again", b""))
             again = store.watch("", Revision(revision - 1))
@@ -465,7 +485,7 @@ def test_users_with_passwords_are_let_in_again_after_their_token_has_ended(tmp_p
 
 def test_a_store_whose_etcd_is_gone_says_so_and_takes_up_again_by_itself(tmp_path: Path) -> None:
     async def main(etcd: Etcd) -> None:
-        async with store_of(etcd.url(), timeout_ms=300, patience_ms=600) as store:
+        async with store_of(etcd.url(), timeout_ms=1500, patience_ms=2000) as store:
             await committed(store, Put("k", b"1"))
             etcd.members[0].kill()
             with pytest.raises(StoreError, match="is it running, and has it a quorum"):
@@ -475,7 +495,7 @@ def test_a_store_whose_etcd_is_gone_says_so_and_takes_up_again_by_itself(tmp_pat
             with pytest.raises(StoreError, match="is it running"):
                 await anext(store.watch("", ABSENT))
             await asyncio.to_thread(etcd.start)
-            entry = await store.read("k")
+            entry = await patiently(lambda: store.read("k"))
             assert entry is not None
             assert entry.value == b"1"
             await committed(store, Put("k", b"3"))

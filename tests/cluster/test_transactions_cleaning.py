@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 STEPS = [pytest.param(800, id="few"), pytest.param(8000, id="many", marks=pytest.mark.slow)]
 COMPACTED, SHORT = "compacted", "short"
 KEYS = 40
+LONG_MS = 900_000  # no transaction ends but by its producer
 PATIENT = "patient"  # it leaves its transactions open for long
 SETTINGS = {
     "transaction.state.log.num.partitions": 3,
@@ -105,7 +106,7 @@ def test_readers_of_committed_records_see_what_was_committed_and_no_more(
 ) -> None:
     story = Story()
     producers = [
-        Keyed(server.bootstrap, name, version=version).initialize()
+        Keyed(server.bootstrap, name, version=version, timeout_ms=LONG_MS).initialize()
         for name, version in (("old", OLD), ("new", NEW), ("new-2", NEW), (PATIENT, NEW))
     ]
     for _ in range(steps):

@@ -15,6 +15,7 @@ from tests.support.transactions import COMMITTED, CONFLUENT, LIBRARIES, UNCOMMIT
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 PARTITIONS = 3
+TOO_LONG_MS = 10_000  # enough to look at what it holds back, also on a busy machine
 ROUNDS = [pytest.param(12, id="few"), pytest.param(250, id="many", marks=pytest.mark.slow)]
 both_versions = pytest.mark.parametrize("version", [OLD, NEW], ids=["old", "new"])
 SETTINGS = {
@@ -114,7 +115,7 @@ def test_what_was_decided_is_finished_without_its_producer(server: Server, versi
 def test_a_transaction_whose_producer_is_gone_is_aborted_in_time(
     server: Server, version: int
 ) -> None:
-    producer = RawTransactional(server.bootstrap, "tx", version=version, timeout_ms=1500)
+    producer = RawTransactional(server.bootstrap, "tx", version=version, timeout_ms=TOO_LONG_MS)
     with producer.initialize():
         send_all(producer, "gone")
     with RawTransactional(server.bootstrap, "other", version=version).initialize() as other:
