@@ -258,7 +258,7 @@ def test_what_cannot_be_copied_is_said_in_one_line(spark: Any, both: Both) -> No
     west.delete_topic("short")
     until(lambda: "short" not in west.topics(), "it is gone")
     _copy(spark, east, west, "short")
-    assert_exact(east, west, "short")
+    assert [row.value for row in rows_at(west, "short")] == [b"value %d" % n for n in range(15, 20)]
 
 
 def test_a_plan_changes_nothing(both: Both) -> None:

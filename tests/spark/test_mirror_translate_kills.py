@@ -49,7 +49,9 @@ class Job:
     """The same command, again and again, and what readers find of it."""
 
     def __init__(self, both: Both, *what: str) -> None:
+        self.said = ""
         self._source, self._target = both
+        self._home = both[0].data_dir.parent
         self._words = ["pipeline", "mirror", *what, "--translate"]
         self._words += ["--bootstrap", both[0].bootstrap, "--target", both[1].bootstrap]
 
@@ -62,15 +64,19 @@ class Job:
             if spark
             else [*WITHOUT_SPARK, *self._words]
         )
-        return subprocess.run(
-            words,
-            env=environment(**variables),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=RUN_S,
-            check=False,
-        ).returncode
+        with (self._home / "said").open("w+") as said:  # no pipe: workers may outlive a driver
+            status = subprocess.run(
+                words,
+                env=environment(**variables),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                timeout=RUN_S,
+                check=False,
+            ).returncode
+            said.seek(0)
+            self.said = said.read()
+        return status
 
     def check_beginning(self, topic: str, groups: dict[str, dict[int, int]]) -> None:
         """Whatever was reached: what the copy has is the source's beginning, and no group is ahead of it."""
@@ -106,30 +112,32 @@ def test_killed_at_every_step_again_and_again(both: Both) -> None:
         groups["readers"] = {0: 21 * number, 1: 20 * number}
         set_groups(east, "orders", groups)
         which = step if number < len(steps) else f"{step}#{rng.choice((1, 1, 2))}"
-        assert job.run(which) in ((KILLED,) if which == step else (KILLED, 0)), which
+        assert job.run(which) in ((KILLED,) if which == step else (KILLED, 0)), (which, job.said)
         job.check_beginning("orders", groups)
-    assert job.run() == 0
+    assert job.run() == 0, job.said
     assert len(assert_exact(*both, "orders")) >= 40 * len(steps)
     assert_groups_go_on(*both, "orders", groups)
 
 
-def test_killed_while_it_is_promoted(both: Both) -> None:
+def test_killed_while_it_is_promoted_and_fails_back(both: Both) -> None:
     east, west = both
     east.create_topic("orders", retention_ms=-1)
     produce(east, "orders", numbered(20))
-    assert Job(both, "orders").run() == 0
+    copy, promote = Job(both, "orders"), Job(both, "promote")
+    assert copy.run() == 0, copy.said
     set_groups(east, "orders", {"readers": {0: 11}})
     for step in PROMOTE_STEPS:
-        assert Job(both, "promote").run(step) == KILLED, step
-    assert Job(both, "promote").run() == 0
-    assert Job(both, "orders").run() == 1, "it says that it was promoted"
+        assert promote.run(step) == KILLED, (step, promote.said)
+    assert promote.run() == 0, promote.said
+    assert copy.run() == 1
+    assert "was promoted" in copy.said
     assert groups_at(west, "orders", ["readers"]) == {"readers": {0: 11}}
-    back = west, east
     produce(west, "orders", numbered(5, start=100))
+    failback = Job((west, east), "failback", "orders")
     for step in ("mirror:claimed", "mirror:mapped", "transaction:committed"):
-        assert Job(back, "failback", "orders").run(step) == KILLED, step
+        assert failback.run(step) == KILLED, (step, failback.said)
         assert len(rows_at(east, "orders")) in (20, 25)
-    assert Job(back, "failback", "orders").run() == 0
+    assert failback.run() == 0, failback.said
     assert [row.value for row in rows_at(east, "orders")][20:] == [
         b"value %d" % n for n in range(100, 105)
     ]
@@ -142,10 +150,10 @@ def test_sparks_driver_and_tasks_are_killed_while_they_copy(both: Both) -> None:
     value = Random(5).randbytes(20_000)
     produce(east, "bulk", [Sent(b"k%d" % n, value, n % 2) for n in range(400)])
     job = Job(both, "bulk")
-    assert job.run("transaction:first-sent#2", spark=True) == 1
+    assert job.run("transaction:first-sent#2", spark=True) == 1, job.said
     job.check_beginning("bulk", {})
-    assert job.run("transaction:written", spark=True) == KILLED
+    assert job.run("transaction:written", spark=True) == KILLED, job.said
     job.check_beginning("bulk", {})
     produce(east, "bulk", numbered(10, 2))
-    assert job.run(spark=True) == 0
+    assert job.run(spark=True) == 0, job.said
     assert_exact(*both, "bulk")

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from penstock.client.raw_transactions import Fenced, Session, TransactionLost
@@ -20,7 +20,6 @@ from penstock.spark.steps import reached
 from penstock.spark.transactional import OVERDUE
 
 COLUMNS: Final = "topic,partition,offset,timestamp,key,value,headers"
-REPORT: Final = "report string"  # the schema of what a task gives back
 _MICROS: Final = 1000  # in a millisecond
 
 
@@ -71,9 +70,10 @@ def write_task(wires: Wires, batches: Iterable[RecordBatch]) -> Wrote | None:
         raise JobError(f"{error.message}: {OVERDUE}") from error
 
 
-def in_arrow(wires: Wires, batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
-    """`write_task`, as Spark wants it."""
-    import pyarrow as pa
+def in_task(
+    wires: Wires, read: Callable[[Any], Iterator[RecordBatch]], parts: Iterator[Any]
+) -> Iterator[str]:
+    """`write_task` as Spark runs it: its partition of the source is read here, too."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -83,9 +83,9 @@ def in_arrow(wires: Wires, batches: Iterator[RecordBatch]) -> Iterator[RecordBat
             "Spark tried to write a part of a transaction again, which is not allowed; "
             "nothing of it was committed: run the job again"
         )
-    wrote = write_task(wires, batches)
-    if wrote is not None:
-        yield pa.RecordBatch.from_pydict({"report": [wrote.text()]})
+    for part in parts:
+        if (wrote := write_task(wires, read(part))) is not None:
+            yield wrote.text()
 
 
 class _Task:

@@ -21,6 +21,7 @@ from penstock.spark.jobs.mirror_rounds import Translated
 from penstock.spark.jobs.mirror_topics import Link
 from penstock.spark.jobs.replay_range import next_chunk
 from penstock.spark.offsets import Offsets
+from penstock.spark.options import parse_shape
 from penstock.spark.progress import Progress
 from penstock.spark.survey import Ranges, ask
 from penstock.spark.transactional import OVERDUE
@@ -211,7 +212,12 @@ def source_options(options: MirrorOptions, ranges: Ranges) -> dict[str, str]:
 
 
 def send_all(session: Any, source: Mapping[str, str], wires: Wires) -> list[Wrote]:
-    """One task reads and writes each partition, so no row changes its place."""
-    rows = session.read.format("penstock").options(**source).load()
-    reports = rows.mapInArrow(partial(reproduce.in_arrow, wires), reproduce.REPORT).collect()
-    return [reproduce.parse_report(row["report"]) for row in reports]
+    """One task reads and writes each partition, so no row changes its place, and none goes through the JVM."""
+    from penstock.spark.rows import schema_of
+    from penstock.spark.source import BatchReader
+
+    reader = BatchReader(source, schema_of(parse_shape(source)))
+    parts = reader.partitions()
+    tasks = session.sparkContext.parallelize(parts, len(parts))
+    reports = tasks.mapPartitions(partial(reproduce.in_task, wires, reader.read)).collect()
+    return [reproduce.parse_report(report) for report in reports]
