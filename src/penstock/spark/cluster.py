@@ -68,6 +68,11 @@ class Cluster:
         """None if it does not exist."""
         return self._located([partition.topic], {partition.topic}).get(partition)
 
+    def address_of(self, broker: int) -> Address | None:
+        """None if the cluster has no such broker at the moment."""
+        answer = self._ask(lambda pool: pool.metadata([]))
+        return _addresses(answer).get(broker)
+
     def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
         return self._offsets(dict.fromkeys(partitions, admin.EARLIEST))
 
@@ -177,7 +182,7 @@ def _no_partition(partition: TopicPartition) -> ClientError:
 def _locations(
     answer: MetadataResponse, topics: Iterable[MetadataResponseTopic]
 ) -> dict[TopicPartition, Location]:
-    brokers = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
+    brokers = _addresses(answer)
     return {
         TopicPartition(topic.name or "", partition.partition_index): Location(
             brokers.get(partition.leader_id), topic.topic_id or NO_TOPIC_ID
@@ -185,3 +190,7 @@ def _locations(
         for topic in topics
         for partition in topic.partitions
     }
+
+
+def _addresses(answer: MetadataResponse) -> dict[int, Address]:
+    return {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}

@@ -13,20 +13,16 @@ from struct import Struct
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from penstock.client.connection import Address
-from penstock.client.errors import RETRIABLE, ClientError, describe, error_code
+from penstock.client.errors import ClientError
 from penstock.model.errors import BrokerError, ErrorCode
-from penstock.model.ids import NO_TOPIC_ID, TopicPartition
+from penstock.model.ids import TopicPartition
 from penstock.records.batch import HEADER_SIZE, LENGTH_PREFIX, MAGIC, parse_header
-from penstock.spark.cluster import Cluster, Location
-from penstock.spark.connection import BlockingConnection, Buffer
+from penstock.spark.cluster import Location
+from penstock.spark.connection import Buffer
+from penstock.spark.leader import MOVED, Gone, Leader, OutOfRange
 from penstock.spark.offsets import DataLoss, OffsetRange
 from penstock.spark.options import Fetching
 from penstock.wire.messages.fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
     PartitionData,
 )
 
@@ -34,21 +30,11 @@ _log: Final = logging.getLogger("penstock.spark")
 
 _BUFFERS: Final = 2
 _MAX_FETCH_BYTES: Final = 1 << 28
-_LAST_WITHOUT_IDS: Final = 12  # from version 13 on a topic is named by its id
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 _LEAVE_S: Final = 5.0
-_ANSWERS_BEFORE_GONE: Final = 5  # a broker may learn of a topic later than others
 _LENGTH: Final = Struct(">i")
 _MAGIC_AT: Final = 16
-_MOVED: Final = RETRIABLE | {
-    ErrorCode.KAFKA_STORAGE_ERROR,
-    ErrorCode.BROKER_NOT_AVAILABLE,
-    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ErrorCode.UNKNOWN_TOPIC_ID,
-    ErrorCode.INCONSISTENT_TOPIC_ID,
-}
 
 
 class Fetched(NamedTuple):
@@ -65,7 +51,7 @@ class RangeReader:
     def __init__(self, wanted: OffsetRange, location: Location, how: Fetching) -> None:
         self._wanted = wanted
         self._how = how
-        self._leader = _Leader(wanted.partition, location, how)
+        self._leader = Leader(wanted.partition, location, how)
         self._free: queue.SimpleQueue[Buffer | None] = queue.SimpleQueue()
         self._filled: queue.SimpleQueue[tuple[Buffer, Fetched] | BaseException | None] = (
             queue.SimpleQueue()
@@ -124,7 +110,7 @@ class RangeReader:
         while not self._stopping.is_set():
             try:
                 data = self._leader.fetch(position, size_bytes, buffer)
-            except _OutOfRange:
+            except OutOfRange:
                 resumed = self._step_over(position)
                 if resumed is None:
                     return None
@@ -132,7 +118,7 @@ class RangeReader:
                     patience.wait(f"offset {position} is there again")
                 position = resumed
                 continue
-            except _Gone as gone:
+            except Gone as gone:
                 self._lost(position, self._wanted.end, str(gone))
                 return None
             except ClientError as error:
@@ -156,7 +142,7 @@ class RangeReader:
         wanted = self._wanted
         try:
             first, end = self._leader.bounds()
-        except _Gone as gone:
+        except Gone as gone:
             self._lost(position, wanted.end, str(gone))
             return None
         if position >= end or first >= wanted.end:
@@ -177,126 +163,6 @@ class RangeReader:
         _log.warning("offsets-skipped because=%s reason=%s", "failOnDataLoss=false", message)
 
 
-class _OutOfRange(Exception):
-    """The leader has no such offset."""
-
-
-class _Gone(Exception):
-    """The topic that was to be read does not exist any more."""
-
-
-class _Leader:
-    """The connection to whoever leads the partition, found anew after a failure."""
-
-    def __init__(self, partition: TopicPartition, location: Location, how: Fetching) -> None:
-        self._partition = partition
-        self._topic_id = location.topic_id
-        self._address: Address | None = location.leader
-        self._how = how
-        self._connection: BlockingConnection | None = None
-        self._cluster: Cluster | None = None
-        self._absences = 0
-
-    def close(self) -> None:
-        self._hang_up()
-        if self._cluster is not None:
-            self._cluster.close()
-
-    def abort(self) -> None:
-        """From another thread."""
-        connection = self._connection
-        if connection is not None:
-            connection.abort()
-
-    def fetch(self, position: int, size_bytes: int, buffer: Buffer) -> PartitionData:
-        """Raises ClientError for whatever may be different next time."""
-        try:
-            data = self._ask(position, size_bytes, buffer)
-            if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                raise _OutOfRange
-            _check(data.error_code, self._partition)
-        except ClientError as error:
-            if error.code in _MOVED:
-                self._hang_up()
-                self._address = None
-            raise
-        self._absences = 0
-        return data
-
-    def bounds(self) -> tuple[int, int]:
-        """The offset of the first record, and the one after the last."""
-        cluster, partition = self._asked(), self._partition
-        try:
-            return cluster.earliest([partition])[partition], cluster.latest([partition])[partition]
-        except ClientError as error:
-            if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise self._deleted() from None
-            raise
-
-    def _ask(self, position: int, size_bytes: int, buffer: Buffer) -> PartitionData:
-        connection = self._connected()
-        at_most = FetchRequest.versions[-1]
-        if self._topic_id == NO_TOPIC_ID:
-            at_most = _LAST_WITHOUT_IDS
-        version = connection.version_for(FetchRequest, at_most)
-        asked = FetchPartition(
-            partition=self._partition.partition,
-            fetch_offset=position,
-            partition_max_bytes=size_bytes,
-        )
-        topic = FetchTopic(topic=self._partition.topic, topic_id=self._topic_id, partitions=[asked])
-        request = FetchRequest(
-            max_wait_ms=self._how.max_wait_ms,
-            min_bytes=1,
-            max_bytes=size_bytes,
-            isolation_level=int(self._how.read_committed),
-            topics=[topic],
-        )
-        answer = connection.request(request, FetchResponse, version, buffer)
-        _check(answer.error_code, self._partition)
-        return answer.responses[0].partitions[0]
-
-    def _connected(self) -> BlockingConnection:
-        if self._connection is None:
-            self._connection = BlockingConnection(
-                self._address or self._found(),
-                client_id=self._how.client_id,
-                timeout_ms=self._how.request_timeout_ms,
-                receive_buffer_bytes=self._how.receive_buffer_bytes,
-            )
-        return self._connection
-
-    def _found(self) -> Address:
-        location = self._asked().locate(self._partition)
-        if location is None:
-            self._absences += 1
-            if self._absences >= _ANSWERS_BEFORE_GONE:
-                raise self._deleted()
-            raise _not_now(f"{self._partition} does not exist at the moment")
-        if location.topic_id != self._topic_id and NO_TOPIC_ID not in (
-            location.topic_id,
-            self._topic_id,
-        ):
-            raise _Gone(f"topic {self._partition.topic!r} was deleted and created again")
-        if location.leader is None:
-            raise _not_now(f"{self._partition} has no leader at the moment")
-        self._address = location.leader
-        return location.leader
-
-    def _deleted(self) -> "_Gone":
-        return _Gone(f"topic {self._partition.topic!r} was deleted")
-
-    def _asked(self) -> Cluster:
-        if self._cluster is None:
-            self._cluster = Cluster(self._how)
-        return self._cluster
-
-    def _hang_up(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
-
-
 class _Patience:
     """Bounds how long one fetch may go without data, whatever the reason."""
 
@@ -310,7 +176,7 @@ class _Patience:
         self._stopping = stopping
 
     def wait_after(self, error: ClientError) -> None:
-        if error.code not in _MOVED:
+        if error.code not in MOVED:
             raise error
         self.wait(str(error))
 
@@ -324,15 +190,6 @@ class _Patience:
         if pause:
             self._stopping.wait(self._pause_s)
             self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
-
-
-def _check(number: int, partition: TopicPartition) -> None:
-    if number != ErrorCode.NONE:
-        raise ClientError(f"{partition}: {describe(number)}", error_code(number))
-
-
-def _not_now(message: str) -> ClientError:
-    return ClientError(message, ErrorCode.LEADER_NOT_AVAILABLE)
 
 
 def _nothing(position: int, data: PartitionData) -> str:

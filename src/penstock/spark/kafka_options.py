@@ -6,6 +6,7 @@ HONOURED: Final = frozenset(
     {
         "bootstrap.servers",
         "client.id",
+        "client.rack",
         "default.api.timeout.ms",
         "fetch.max.bytes",
         "fetch.max.wait.ms",
@@ -25,7 +26,6 @@ WITHOUT_EFFECT: Final = frozenset(
         "auto.commit.interval.ms",
         "check.crcs",
         "client.dns.lookup",
-        "client.rack",
         "connections.max.idle.ms",
         "enable.metrics.push",
         "exclude.internal.topics",

@@ -106,6 +106,7 @@ class Fetching(NamedTuple):
 
     bootstrap: str
     client_id: str
+    rack: str  # "": any replica is as near as the leader
     read_committed: bool
     fail_on_data_loss: bool
     fetch_bytes: int
@@ -217,6 +218,7 @@ def _fetching(options: "_Given") -> Fetching:
     return Fetching(
         bootstrap=bootstrap,
         client_id=options.get("kafka.client.id") or "penstock-spark",
+        rack=options.get("kafka.client.rack") or "",
         read_committed=options.read(
             "kafka.isolation.level", either("read_uncommitted", "read_committed"), False
         ),

@@ -54,6 +54,7 @@ class Leader:
         self.exists = True
         self.per_fetch = 2
         self.answers: list[object] = []  # that come first, once each
+        self.nearer: Address | None = None  # of broker 2, for who is of a rack
         self.positions: list[int] = []
         self.sizes: list[int] = []
         self.broker = FakeBroker()
@@ -69,6 +70,8 @@ class Leader:
         if self.answers:
             answer = self.answers.pop(0)
             return answer() if callable(answer) else answer
+        if request.rack_id == "east" and self.nearer is not None:
+            return fetched(preferred=2)
         if not self.start <= asked.fetch_offset <= self.end:
             return fetched(error=ErrorCode.OFFSET_OUT_OF_RANGE)
         first = asked.fetch_offset // 10 * 10
@@ -84,8 +87,11 @@ class Leader:
             topic = MetadataResponseTopic(
                 name="t", error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, partitions=[]
             )
-        broker = MetadataResponseBroker(node_id=1, host=host, port=port)
-        return MetadataResponse(brokers=[broker], controller_id=1, topics=[topic])
+        brokers = [MetadataResponseBroker(node_id=1, host=host, port=port)]
+        if self.nearer is not None and self.nearer.port:
+            host, port = self.nearer
+            brokers.append(MetadataResponseBroker(node_id=2, host=host, port=port))
+        return MetadataResponse(brokers=brokers, controller_id=1, topics=[topic])
 
     def _offsets(self, request: object) -> ListOffsetsResponse:
         assert isinstance(request, ListOffsetsRequest)
@@ -99,9 +105,14 @@ def fetched(
     records: bytes = b"",
     error: ErrorCode = ErrorCode.NONE,
     aborted: list[AbortedTransaction] | None = None,
+    preferred: int = -1,
 ) -> FetchResponse:
     data = PartitionData(
-        error_code=error, high_watermark=100, records=records, aborted_transactions=aborted
+        error_code=error,
+        high_watermark=100,
+        records=records,
+        aborted_transactions=aborted,
+        preferred_read_replica=preferred,
     )
     return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[data])])
 
@@ -183,6 +194,47 @@ def test_a_leader_that_moved_before_the_task_began_is_found(leader: Leader) -> N
     nobody = Address("127.0.0.1", 1)
 
     assert offsets(leader, 0, 10, address=nobody) == [0]
+
+
+def test_a_replica_of_the_same_rack_is_read_from(leader: Leader) -> None:
+    near = Leader()
+    with in_a_thread(near.broker):
+        leader.nearer = near.broker.address
+
+        assert offsets(leader, 0, 60, kafka_client_rack="east") == [0, 10, 20, 30, 40, 50]
+        assert offsets(leader, 0, 20, kafka_client_rack="west") == [0, 10]
+
+    assert (leader.positions, near.positions) == ([0, 0], [0, 20, 40])
+
+
+@pytest.mark.parametrize(
+    ("has_upto", "failures"),
+    [
+        (20, []),
+        (15, []),
+        (60, [HANG_UP]),
+        (60, [fetched(error=ErrorCode.NOT_LEADER_OR_FOLLOWER)]),
+    ],
+    ids=["nothing yet", "out of range", "gone", "no replica any more"],
+)
+def test_the_leader_gives_what_the_nearer_replica_does_not(
+    leader: Leader, has_upto: int, failures: list[object]
+) -> None:
+    near = Leader(end=has_upto)
+    near.answers = [fetched(batch(0) + batch(10)), *failures]
+    with in_a_thread(near.broker):
+        leader.nearer = near.broker.address
+
+        assert offsets(leader, 0, 60, kafka_client_rack="east") == [0, 10, 20, 30, 40, 50]
+
+    assert leader.positions == [0, 20, 40], "and is not left again"
+
+
+def test_a_replica_that_nobody_knows_is_not_looked_for_again(leader: Leader) -> None:
+    leader.nearer = Address("127.0.0.1", 0)
+
+    assert offsets(leader, 0, 30, kafka_client_rack="east") == [0, 10, 20]
+    assert leader.positions == [0, 0, 20]
 
 
 def test_an_error_that_stays_is_raised(leader: Leader) -> None:

@@ -266,6 +266,7 @@ def test_settings_of_fetches_are_honoured() -> None:
             "kafka.fetch.max.bytes": "2000000",
             "kafka.max.partition.fetch.bytes": "1000000",
             "kafka.client.id": "me",
+            "kafka.client.rack": "east",
             "kafka.request.timeout.ms": "5000",
             "kafka.receive.buffer.bytes": "-1",
             "failOnDataLoss": "FALSE",
@@ -275,7 +276,7 @@ def test_settings_of_fetches_are_honoured() -> None:
     assert fetching.read_committed
     assert not fetching.fail_on_data_loss
     assert fetching.fetch_bytes == 1_000_000
-    assert fetching.client_id == "me"
+    assert (fetching.client_id, fetching.rack) == ("me", "east")
     assert fetching.request_timeout_ms == 5000
     assert fetching.receive_buffer_bytes is None
 
