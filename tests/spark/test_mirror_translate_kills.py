@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -27,7 +28,7 @@ from tests.spark.translated import (
 )
 from tests.support.command import SOURCE, command, environment
 from tests.support.mirrors import write_transactions
-from tests.support.server import PATIENCE_S, Server
+from tests.support.server import PATIENCE_S, Server, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
@@ -54,6 +55,16 @@ class Job:
         self._home = both[0].data_dir.parent
         self._words = ["pipeline", "mirror", *what, "--translate"]
         self._words += ["--bootstrap", both[0].bootstrap, "--target", both[1].bootstrap]
+
+    def start(self) -> "subprocess.Popen[bytes]":
+        """Without Spark, and without a word."""
+        return subprocess.Popen(
+            [*WITHOUT_SPARK, *self._words],
+            env=environment(PYTHONPATH=os.pathsep.join([SOURCE, ROOT])),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
     def run(self, stop_at: str | None = None, *, spark: bool = False) -> int:
         """By the real command, or with the tasks' work done by the driver."""
@@ -141,6 +152,33 @@ def test_killed_while_it_is_promoted_and_fails_back(both: Both) -> None:
     assert [row.value for row in rows_at(east, "orders")][20:] == [
         b"value %d" % n for n in range(100, 105)
     ]
+
+
+def test_two_jobs_on_one_link_shut_each_other_out_and_copy_nothing_twice(both: Both) -> None:
+    """One that was shut out in a transaction ends, and is started again."""
+    east, west = both
+    east.create_topic("orders", partitions=2, retention_ms=-1)
+    job = Job(both, "orders", "--batch-records", "20")
+    assert job.run() == 0, job.said
+    follow = Job(both, "orders", "--batch-records", "20", "--follow", "--every", "1ms")
+    jobs = [follow.start() for _ in range(2)]
+
+    def is_copied(count: int) -> bool:
+        for n, each in enumerate(jobs):
+            if each.poll() is not None:
+                assert each.returncode == 1, "it was shut out"
+                jobs[n] = follow.start()
+        return len(rows_at(west, "orders")) >= count
+
+    for number in range(30):
+        produce(east, "orders", numbered(40, 2, start=40 * number))
+        until(partial(is_copied, 40 * number), "they copy", RUN_S)
+    until(partial(is_copied, 1200), "they copy", RUN_S)
+    for each in jobs:
+        each.kill()
+        assert each.wait() in (1, KILLED)
+    assert job.run() == 0, job.said
+    assert len(assert_exact(*both, "orders")) == 1200
 
 
 def test_sparks_driver_and_tasks_are_killed_while_they_copy(both: Both) -> None:

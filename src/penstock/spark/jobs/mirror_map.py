@@ -7,9 +7,11 @@ written anew until it is full, so a log that keeps the last value of each key ke
 import json
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 CHUNK_ROWS: Final = 256
+_KNOWN_CHUNKS: Final = 512  # many groups are near each other
 
 
 class Row(NamedTuple):
@@ -63,6 +65,7 @@ def encode(chunk: Chunk) -> bytes:
     return json.dumps({"next": chunk.next_offset, "rows": numbers}, separators=(",", ":")).encode()
 
 
+@lru_cache(_KNOWN_CHUNKS)
 def decode(data: bytes) -> Chunk:
     facts = json.loads(data)
     numbers, rows, source, target = facts["rows"], [], 0, 0
@@ -79,9 +82,12 @@ class OffsetMap:
     def __init__(self) -> None:
         self._data: dict[int, bytes] = {}
         self._ends: dict[int, int] = {}
+        self._order: list[int] | None = None  # numbers, and the ends in that order
+        self._bounds: list[int] = []
 
     def put(self, number: int, data: bytes | None) -> None:
         """As the log has it; None: it is not needed any more."""
+        self._order = None
         if data is None:
             self._data.pop(number, None)
             self._ends.pop(number, None)
@@ -111,10 +117,9 @@ class OffsetMap:
 
         Beyond what was copied that is just after the last record that was.
         """
-        numbers = sorted(self._ends)
-        at = bisect_right([self._ends[number] for number in numbers], offset)
-        for number in numbers[at:]:
-            for row in decode(self._data[number]).rows:
+        numbers = self.numbers()
+        for at in range(bisect_right(self._bounds, offset), len(numbers)):
+            for row in decode(self._data[numbers[at]]).rows:
                 if offset < row.source_end:
                     return row.target + max(0, offset - row.source)
         for number in reversed(numbers):
@@ -123,7 +128,10 @@ class OffsetMap:
         return None
 
     def numbers(self) -> list[int]:
-        return sorted(self._data)
+        if self._order is None:
+            self._order = sorted(self._data)
+            self._bounds = [self._ends[number] for number in self._order]
+        return self._order
 
     def dead(self, target_start: int) -> list[int]:
         """Numbers of chunks that tell only of records which the copy has no more; never the last one."""
