@@ -387,11 +387,11 @@ def test_metadata_by_topic_id_before_version_12_is_refused_in_its_answer(
 
 
 def test_idle_connections_are_closed_and_waiting_ones_are_not() -> None:
-    with Broker({"connections.max.idle.ms": 1000}, subprocess=True) as broker:
+    with Broker({"connections.max.idle.ms": 3000}, subprocess=True) as broker:
         topic = broker.create_topic()
         with RawClient(broker.bootstrap) as idle, RawClient(broker.bootstrap) as waiting:
             assert idle.is_served()
-            waiting.send(fetch(topic, max_wait_ms=5000), 11)
+            waiting.send(fetch(topic, max_wait_ms=10_000), 11)
 
             assert idle.await_hang_up() == b""
             assert (

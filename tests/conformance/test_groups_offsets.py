@@ -177,7 +177,8 @@ class KafkaPython(Reader):
         return numbers
 
     def nothing_comes(self) -> bool:
-        return not self._consumer.poll(500)
+        # long enough to join: what a poll that ends amid a rebalance leaves behind, it never mends
+        return not self._consumer.poll(500 if self._consumer.assignment() else 3000)
 
     def commit(self) -> None:
         self._consumer.commit()

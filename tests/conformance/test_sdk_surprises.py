@@ -185,7 +185,7 @@ def test_exactly_once_needs_the_name_of_a_group(broker: Broker, topic: str) -> N
 
 
 def test_what_waits_in_vain_says_why() -> None:
-    producer = Producer(NOWHERE, delivery_timeout_ms=500, linger_ms=0)
+    producer = Producer(NOWHERE, delivery_timeout_ms=3000, linger_ms=0)
     delivery = producer.send("t", b"x")
     with pytest.raises(TimedOut, match=r"Connection refused.*; check bootstrap"):
         delivery.result(PATIENCE_S)
