@@ -16,7 +16,7 @@ from penstock.node.clock import SystemClock
 from penstock.node.tasks import Tasks
 from tests.unit.broker.serving import Served
 
-SESSION_MS = 3000  # long enough for a machine that is busy
+SESSION_MS = 20_000  # nobody waits for its end, and machines are busy
 _QUICK = {"broker.heartbeat.interval.ms": "10"}
 
 
