@@ -56,6 +56,7 @@ def open_session(settings: SessionSettings) -> Iterator[Any]:
         try:
             yield session
         except Exception as error:
+            keep_words(error)
             launcher.check_alive(error)
             raise
         finally:
@@ -231,6 +232,32 @@ class _Launcher:
 def _is_lost(error: Exception) -> bool:
     """py4j speaks to the JVM through a socket."""
     return isinstance(error, OSError) or type(error).__module__.startswith("py4j.")
+
+
+def keep_words(error: BaseException) -> None:
+    """What Spark raises asks the JVM for its text; a traceback is printed when that is gone."""
+    left: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while left:
+        each = left.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        left += [each.__cause__, each.__context__]
+        if type(each).__module__.partition(".")[0] in ("pyspark", "py4j"):
+            _keep(each)
+
+
+def _keep(error: Any) -> None:
+    kind = type(error)
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  # the JVM is gone already
+        text = "Spark ended"
+    same = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    error.__class__ = type(kind.__name__, (kind,), {**same, "__str__": lambda _: text})
+    if hasattr(error, "java_exception"):
+        error.java_exception = None  # nothing can be asked of it
 
 
 def _is_telling(line: str) -> bool:

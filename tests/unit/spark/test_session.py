@@ -14,6 +14,7 @@ from penstock.spark.session import (
     check_pyspark,
     confs,
     is_master,
+    keep_words,
     local_threads,
 )
 
@@ -88,3 +89,34 @@ def test_a_pyspark_that_is_too_old_is_named(version: str, monkeypatch: pytest.Mo
 def test_a_newer_pyspark_will_do(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace(__version__=version))
     check_pyspark()
+
+
+class Captured(Exception):
+    """As pyspark raises it: its text is the JVM's, as long as there is one."""
+
+    is_alive = True
+    java_exception: Any = "somewhere in the JVM"
+
+    def __str__(self) -> str:
+        assert self.is_alive
+        return "what the JVM says"
+
+
+Captured.__module__ = "pyspark.errors.exceptions.captured"
+
+
+def test_what_spark_raised_can_be_read_when_the_jvm_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second = Captured(), Captured()
+    first.__cause__, first.__context__ = JobError("ours"), second
+    second.__context__ = first  # chains may be rings
+    keep_words(first)
+    monkeypatch.setattr(Captured, "is_alive", False)
+    assert (str(first), str(second)) == ("what the JVM says",) * 2
+    assert isinstance(first, Captured)
+    assert type(first).__module__ == Captured.__module__
+    assert first.java_exception is None
+    late = Captured()
+    keep_words(late)
+    assert str(late) == "Spark ended"
