@@ -126,6 +126,28 @@ def test_the_picture_is_well_formed_and_shows_hot_partitions() -> None:
     assert "Traffic of cluster a&amp;b" in text
     assert text.count("<title>") == 4
     assert "partition 3: 500 records, 3.77 times the even share" in text
+    assert "4 partitions, 1 hot (twice the even share or more); dashed: the even share" in text
+
+
+def test_no_label_of_the_picture_is_cut() -> None:
+    """About 0.6 of its size is as wide as a letter is."""
+    name = "x" * 249
+    few = report(
+        [cell(topic=name, records=3)], [], [], step_ms=3_600_000, partition_counts={name: 1}
+    )
+    many = [cell(partition=n, records=10**9 + n, interval=n) for n in range(900)]
+    most = report(many, [], [], step_ms=1000, partition_counts={"t": 900})
+    root = ElementTree.fromstring(
+        draw({"cluster": "c" * 22, "step_ms": 1000, "topics": [*few, *most]})
+    )
+    for label in root.iter("{http://www.w3.org/2000/svg}text"):
+        x, width = (
+            float(label.attrib["x"]),
+            0.6 * float(label.attrib["font-size"]) * len(label.text or ""),
+        )
+        left = x - {"start": 0, "middle": width / 2, "end": width}[label.attrib["text-anchor"]]
+        assert left >= 0, label.text
+        assert left + width <= float(root.attrib["width"]), label.text
 
 
 @pytest.mark.parametrize(

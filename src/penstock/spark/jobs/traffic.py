@@ -63,7 +63,7 @@ def plan(options: TrafficOptions) -> Plan:
     scans = ["stored batches, for sizes on disk", "records, for rates and sizes"]
     if options.hot_keys:
         scans.append(f"keys, for the {options.hot_keys} busiest")
-    writes = [name for name in (options.output, options.picture) if name]
+    writes = [str(_place(name)) for name in (options.output, options.picture) if name]
     facts = {
         "job": "traffic",
         "cluster": ranges.cluster_id,
@@ -209,9 +209,17 @@ def show_key(key: bytes) -> str:
 
 def _write(options: TrafficOptions, facts: dict[str, Any]) -> None:
     if options.output:
-        Path(options.output).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+        _place(options.output).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
     if options.picture:
-        Path(options.picture).write_text(traffic_picture.draw(facts))
+        _place(options.picture).write_text(traffic_picture.draw(facts))
+
+
+def _place(name: str) -> Path:
+    """Better said before Spark takes its time."""
+    path = Path(name).absolute()
+    if not path.parent.is_dir():
+        raise JobError(f"{path}: there is no directory {path.parent}; make it first")
+    return path
 
 
 JOB: Final = Job(
