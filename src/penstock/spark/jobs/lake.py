@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.spark import checkpoint
@@ -19,6 +19,7 @@ from penstock.spark.jobs.lake_json import JsonDecoder
 from penstock.spark.jobs.lake_manifest import Manifest, Table
 from penstock.spark.jobs.lake_options import LakeOptions
 from penstock.spark.jobs.lake_start import Numbers, claim_table, compare, starting_offsets
+from penstock.spark.jobs.lake_summary import summarize
 from penstock.spark.jobs.lake_tables import (
     DeltaLake,
     Iceberg,
@@ -39,6 +40,8 @@ _COMPACT_EVERY: Final = 100  # batches
 _LOOK_S: Final = 0.5
 _SOURCE_SAYS: Final = "set the option failOnDataLoss to false"
 _WE_SAY: Final = "give --allow-data-loss"
+_TOO_SLOW: Final = "Python worker failed to connect back"
+_STARTS: Final = 5  # of the query, where Python is too slow to start
 
 
 # Plan --------------------------------------------------------------------------------------------
@@ -141,7 +144,7 @@ def run(session: Any, options: LakeOptions, progress: Progress) -> Summary:
         with progress.tasks(session, "compacting small files"):
             compaction.run()
     facts = {"compacted": compaction.total._asdict()}
-    return _summary(options, ranges, storage, batches, facts, time.monotonic() - started_s)
+    return summarize(options, ranges, storage, batches, facts, time.monotonic() - started_s)
 
 
 class _Compaction:
@@ -234,19 +237,34 @@ def _stream(
         batches.take(records, *numbers.number(batch))
         compaction.after_batch(batch)
 
-    query = _start(session, options, starting_offsets(storage, ranges, **_begin(options)), take)
-    try:
-        _watch(query, batches.totals, progress)
-    except KeyboardInterrupt:
-        if not options.follow:
-            raise
-    except Exception as error:
-        said = explain(error)
-        if _SOURCE_SAYS not in said:
-            raise
+    start = starting_offsets(storage, ranges, **_begin(options))
+    for left in reversed(range(_STARTS)):
+        query = _start(session, options, start, take)
+        try:
+            _watch(query, batches.totals, progress)
+            return
+        except KeyboardInterrupt:
+            if not options.follow:
+                raise
+            return
+        except Exception as error:  # noqa: BLE001  # raised again, or tried again
+            _judge(error, left)
+        finally:
+            query.stop()
+
+
+def _judge(error: Exception, left: int) -> None:
+    """Raises, unless it is worth to start the query again: nothing was done then, or nothing by halves."""
+    said = explain(error)
+    if _SOURCE_SAYS in said:
         raise JobError(said.replace(_SOURCE_SAYS, _WE_SAY)) from error
-    finally:
-        query.stop()
+    if _TOO_SLOW not in said:
+        raise error
+    if not left:
+        raise JobError(
+            "Spark gives Python ten seconds to start, and this machine is too busy for that; "
+            "run the job again when it is less so"
+        ) from error
 
 
 def _begin(options: LakeOptions) -> dict[str, bool]:
@@ -311,78 +329,6 @@ def place(rows: Any, folders: tuple[str, ...]) -> Any:
         "topic": F.col("topic"),
     }
     return rows.withColumns({name: values[name.removeprefix("by_")] for name in folders})
-
-
-def _summary(
-    options: LakeOptions,
-    ranges: Ranges,
-    storage: Storage,
-    batches: Batches,
-    more: dict[str, Any],
-    seconds: float,
-) -> Summary:
-    layout, totals, last = storage.layout, batches.totals, storage.last()
-    covered = last.covered if last else {}
-    facts = {
-        "job": "lake",
-        "name": layout.job,
-        "cluster": ranges.cluster_id,
-        "topics": sorted(options.topics),
-        "decode": options.decode,
-        "format": options.format,
-        "table": layout.table,
-        "dead_letters_table": layout.dead_letters,
-        "checkpoint": options.checkpoint_place,
-        "group": options.group,
-        "batches": totals.batches,
-        "rows": totals.rows,
-        "dead_letters": totals.dead_letters,
-        "unknown_fields": {"rows": totals.unknown_fields, "names": totals.unknown_names},
-        "files": totals.files,
-        "bytes": totals.size_bytes,
-        **more,
-        "seconds": round(seconds, 1),
-        "covered": [
-            {
-                "topic": p.topic,
-                "partition": p.partition,
-                "first": s.first,
-                "last": s.last,
-                "records": s.records,
-            }
-            for p, s in sorted(covered.items())
-        ],
-    }
-    return Summary(facts, _lines(facts))
-
-
-def _lines(facts: Mapping[str, Any]) -> tuple[str, ...]:
-    covered = facts["covered"]
-    total = sum(span["records"] for span in covered)
-    lines = [
-        f"{facts['rows']:,} rows in {facts['files']:,} files ({facts['bytes'] / 1e6:,.1f} MB), "
-        f"{facts['batches']:,} batches, {facts['seconds']:,.1f} s → {facts['table']}",
-        f"the table has {total:,} records of {len(covered)} partitions, dead letters included",
-    ]
-    if facts["dead_letters"]:
-        lines.append(
-            f"{facts['dead_letters']:,} records could not be decoded → {facts['dead_letters_table']}"
-        )
-    if facts["unknown_fields"]["rows"]:
-        lines.append(_left_out(facts))
-    if facts["compacted"]["before"]:
-        counts = facts["compacted"]
-        lines.append(f"{counts['before']:,} small files became {counts['after']:,}")
-    return tuple(lines)
-
-
-def _left_out(facts: Mapping[str, Any]) -> str:
-    rows, names = facts["unknown_fields"]["rows"], facts["unknown_fields"]["names"]
-    grow = "--evolve adds columns for them, " if facts["format"] == "parquet" else ""
-    return (
-        f"{rows:,} rows had fields that the schema lacks, which were left out: {listed(names)}; "
-        f"{grow}--unknown-fields reject makes such records dead letters"
-    )
 
 
 JOB: Final = Job(

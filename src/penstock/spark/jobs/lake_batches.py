@@ -196,8 +196,8 @@ class Batches:
             unknown_fields=staged.unknown_fields,
         )
         for file in manifest.files:
-            staged = f"{storage.attempt(file.table, attempt)}/{file.staged}"
-            storage.of(file.table).sync(staged)
+            path = f"{storage.attempt(file.table, attempt)}/{file.staged}"
+            storage.of(file.table).sync(path)
         reached("lake:read-back")
         path = f"{layout.manifests}/{manifests.name(number)}"
         if not storage.files.create(path, manifests.to_json(manifest)):
