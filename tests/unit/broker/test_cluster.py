@@ -38,7 +38,7 @@ from penstock.node.tasks import Tasks
 from tests.support.clocks import ManualClock
 from tests.unit.broker.serving import serving
 
-SESSION_MS = 2000  # long enough for a machine that is busy
+SESSION_MS = 20_000  # nobody waits for its end, and machines are busy
 Static = dict[str, str]
 
 
