@@ -14,7 +14,16 @@ from penstock.spark.jobs.mirror_beats import Beat, ids, write_beats
 from penstock.spark.jobs.mirror_copy import Done, Span, copy, find_spans
 from penstock.spark.jobs.mirror_groups import Positions, read_groups, write_groups
 from penstock.spark.jobs.mirror_options import COPY, FAILBACK, MirrorOptions
-from penstock.spark.jobs.mirror_rounds import Round, Totals, ask_both, follow, measured, summary
+from penstock.spark.jobs.mirror_rounds import (
+    Round,
+    Totals,
+    ask_both,
+    follow,
+    measured,
+    pair_names,
+    plan_facts,
+    summary,
+)
 from penstock.spark.jobs.mirror_topics import Link, in_step
 from penstock.spark.progress import Progress
 from penstock.spark.steps import reached
@@ -49,28 +58,15 @@ def plan(options: MirrorOptions) -> Plan:
     link: Link = ask_both(
         options, lambda ends: in_step(ends, options, change=False, replace=replace)
     )
-    facts = {
-        "job": "mirror",
-        "action": options.action,
-        "source": link.source_id,
-        "target": link.target_id,
-        "topics": {pair.source: pair.target for pair in link.pairs},
-        "to_do": list(link.to_do),
-        "skipped": list(link.skipped),
-    }
-    names = ", ".join(
-        pair.source if pair.source == pair.target else f"{pair.source} as {pair.target}"
-        for pair in link.pairs
-    )
     lines = [
-        f"copy {names or 'nothing'} from {options.bootstrap} to {options.target}, offset by offset",
+        f"copy {pair_names(link) or 'nothing'} from {options.bootstrap} to {options.target}, offset by offset",
         *link.to_do,
         *link.skipped,
         "copy no offsets of groups"
         if options.no_groups
         else "copy the offsets of groups that have no members at the target",
     ]
-    return Plan(facts, tuple(lines))
+    return Plan(plan_facts(options, link), tuple(lines))
 
 
 # Run ---------------------------------------------------------------------------------------------

@@ -60,9 +60,8 @@ def decide(
 ) -> Verdict:
     """`claims`: of this link. `back`: of the link from the target to the source. JobError: it cannot be copied."""
     if came_from(source, back, target_id):
-        return Verdict(
-            names.Skip(f"{source.name!r} comes from the target cluster: it is not copied back")
-        )
+        reason = f"{source.name!r} comes from the target cluster: it is not copied back"
+        return Verdict(names.Skip(reason))
     claim = claims.get(name)
     if claim is not None and claim.source != source.name:
         raise JobError(

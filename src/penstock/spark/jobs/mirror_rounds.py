@@ -72,6 +72,26 @@ def ask_both(options: MirrorOptions, question: Any) -> Any:
     return ask(options.bootstrap, at_source)
 
 
+def plan_facts(options: MirrorOptions, link: Link) -> dict[str, Any]:
+    return {
+        "job": "mirror",
+        "action": options.action,
+        "translate": options.translate,
+        "source": link.source_id,
+        "target": link.target_id,
+        "topics": {pair.source: pair.target for pair in link.pairs},
+        "to_do": list(link.to_do),
+        "skipped": list(link.skipped),
+    }
+
+
+def pair_names(link: Link) -> str:
+    return ", ".join(
+        pair.source if pair.source == pair.target else f"{pair.source} as {pair.target}"
+        for pair in link.pairs
+    )
+
+
 def measured(
     options: MirrorOptions,
     spans: Sequence[Span],

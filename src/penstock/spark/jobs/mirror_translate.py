@@ -21,7 +21,7 @@ from penstock.spark.jobs.mirror_groups import Copied, Positions, read_groups, wr
 from penstock.spark.jobs.mirror_link_log import OpenLink, ensure_log, read_log
 from penstock.spark.jobs.mirror_links import Copy, Entry, LinkState, claim_entry, log_name
 from penstock.spark.jobs.mirror_options import MirrorOptions
-from penstock.spark.jobs.mirror_rounds import Round, ask_both, measured
+from penstock.spark.jobs.mirror_rounds import Round, ask_both, measured, pair_names, plan_facts
 from penstock.spark.jobs.mirror_topics import Link
 from penstock.spark.jobs.mirror_translate_copy import Copying, Where, find_places
 from penstock.spark.jobs.mirror_translate_topics import Seen, Step
@@ -46,22 +46,8 @@ def plan(options: MirrorOptions) -> Plan:
     merge = topics.merging(options, is_first=True)
     steps = topics.decided(seen, options, own.claims, back.claims, merge=merge)
     link = topics.link_of(seen, steps)
-    facts = {
-        "job": "mirror",
-        "action": options.action,
-        "translate": True,
-        "source": link.source_id,
-        "target": link.target_id,
-        "topics": {pair.source: pair.target for pair in link.pairs},
-        "to_do": list(link.to_do),
-        "skipped": list(link.skipped),
-    }
-    copied = ", ".join(
-        pair.source if pair.source == pair.target else f"{pair.source} as {pair.target}"
-        for pair in link.pairs
-    )
     lines = (
-        f"copy {copied or 'nothing'} from {options.bootstrap} to {options.target}, in transactions of at most "
+        f"copy {pair_names(link) or 'nothing'} from {options.bootstrap} to {options.target}, in transactions of at most "
         f"{options.batch_records:,} records",
         f"remember which offset is where in {log_name(link.source_id)} there",
         *link.to_do,
@@ -70,7 +56,7 @@ def plan(options: MirrorOptions) -> Plan:
         if options.no_groups
         else "translate the offsets of groups that have no members at the target",
     )
-    return Plan(facts, lines)
+    return Plan(plan_facts(options, link), lines)
 
 
 def _back(options: MirrorOptions, seen: Seen, back: LinkState) -> LinkState:
