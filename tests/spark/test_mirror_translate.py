@@ -274,6 +274,24 @@ def test_a_plan_changes_nothing(both: Both) -> None:
     assert west.admin.list_topics(timeout=PATIENCE_S).topics.keys() == before
 
 
+def test_a_source_that_is_gone_can_be_left(spark: Any, both: Both) -> None:
+    """The last one here: it leaves the source without a process."""
+    east, west = both
+    east.create_topic("lonely", **FOREVER)
+    produce(east, "lonely", numbered(10))
+    set_groups(east, "lonely", {"lonely": {0: 6}})
+    _copy(spark, east, west, "lonely")
+    east.kill()
+    (row,) = _copy(spark, east, west, "status", "lonely").facts["mirrors"]
+    assert not row["source_asked"]
+    assert row["behind"]["records"] == 0
+    assert row["behind"]["seconds"] > 0
+    facts = _copy(spark, east, west, "promote", "lonely").facts
+    assert facts["groups_error"]
+    assert facts["topics"][0]["rpo"]["records"] == 0
+    assert next_of(west, "lonely", "lonely", 4) == [b"value %d" % n for n in range(6, 10)]
+
+
 def _settings(server: Server, topic: str) -> dict[str, str | None]:
     """But for those that let every time be kept."""
     found = settings(server, topic)

@@ -154,6 +154,20 @@ def test_killed_while_it_is_promoted_and_fails_back(both: Both) -> None:
     ]
 
 
+def test_a_job_that_follows_ends_when_its_copy_is_promoted(both: Both) -> None:
+    """And what comes later is not copied."""
+    east, west = both
+    east.create_topic("orders", retention_ms=-1)
+    produce(east, "orders", numbered(20))
+    follow = Job(both, "orders", "--follow", "--every", "50ms").start()
+    until(lambda: "orders" in west.topics() and len(rows_at(west, "orders")) == 20, "it copies")
+    promote = Job(both, "promote", "orders")
+    assert promote.run() == 0, promote.said
+    produce(east, "orders", numbered(20, start=20))
+    assert follow.wait(RUN_S) == 1
+    assert len(rows_at(west, "orders")) == 20
+
+
 def test_two_jobs_on_one_link_shut_each_other_out_and_copy_nothing_twice(both: Both) -> None:
     """One that was shut out in a transaction ends, and is started again."""
     east, west = both

@@ -220,7 +220,8 @@ def _promoted(options: MirrorOptions, progress: Progress) -> Summary:
     for source_id in sorted({m.source_id for m in mirrors if not m.claim.is_promoted}):
         names = [m.name for m in mirrors if m.source_id == source_id]
         _shut(options, source_id, names, groups, problems)
-    pairs = list(zip(mirrors, find_mirrors(options), strict=True))
+    after = {(mirror.source_id, mirror.name): mirror for mirror in find_mirrors(options)}
+    pairs = [(mirror, after[mirror.source_id, mirror.name]) for mirror in mirrors]
     seconds = time.monotonic() - started_s
     facts = {
         "job": "mirror",
