@@ -111,6 +111,9 @@ def test_a_ledger_of_offsets_alone(
     summary = run_audit(spark, broker, name, ledger=str(ledger), complete=True)
     assert faults(summary) == {"duplicate": {0: [0]}, "extra": {0: [4]}}
     assert "only offsets were compared" in summary.facts["notes"][0]
+    ledger.write_text('{"topic": "t", "partition": 0, "offset": 1}\n')
+    with pytest.raises(JobError, match=f"has no row of {name}"):
+        run_audit(spark, broker, name, ledger=str(ledger))
     ledger.write_text('{"topic": "t"}\n')
     with pytest.raises(JobError, match="has no column partition, offset"):
         run_audit(spark, broker, name, ledger=str(ledger))

@@ -3,8 +3,8 @@
 import pytest
 
 from penstock.model.ids import TopicPartition
-from penstock.spark.jobs.audit import AuditOptions
 from penstock.spark.jobs.audit_compare import Kind, Offence
+from penstock.spark.jobs.audit_options import AuditOptions
 from penstock.spark.jobs.audit_verdict import Gaps, gaps, lines, verdict
 
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -44,7 +44,9 @@ def test_offsets_without_records_are_told_apart() -> None:
         ({}, "one of --table, --against and --ledger"),
         ({"table": "a", "ledger": "b"}, "one of --table, --against and --ledger"),
         ({"table": "a", "by": "content"}, "need --against"),
-        ({"ledger": "a", "dead_letters": "b"}, "--dead-letters needs --table"),
+        ({"ledger": "a", "dead_letters": "b"}, "--dead-letters and --without-values need --table"),
+        ({"ledger": "a", "iceberg_table": "b.c"}, "--iceberg-table needs --table"),
+        ({"table": "a", "at_least_once": True}, "--at-least-once needs --ledger"),
         ({"against": "a:1", "rename": (("u", "v"),)}, "u is not among the topics"),
         ({"table": "a", "topics": ()}, "needs a TOPIC"),
     ],

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -10,72 +9,21 @@ from penstock.client import admin
 from penstock.client.pool import Pool
 from penstock.model.ids import TopicPartition
 from penstock.spark.errors import JobError
-from penstock.spark.job import Job, JobOptions, Kind, Plan, Summary, option
+from penstock.spark.job import Job, Plan, Summary
 from penstock.spark.jobs import audit_compare as compare
+from penstock.spark.jobs import audit_ledger as ledgers
 from penstock.spark.jobs import audit_sides as sides
+from penstock.spark.jobs import audit_table as tables
 from penstock.spark.jobs import audit_verdict as verdicts
 from penstock.spark.jobs.audit_compare import END, Limits
-from penstock.spark.jobs.audit_sides import TableFacts
+from penstock.spark.jobs.audit_formats import Catalog
+from penstock.spark.jobs.audit_options import AuditOptions
+from penstock.spark.jobs.audit_table import TableFacts
 from penstock.spark.jobs.lake_files import is_local, normal
 from penstock.spark.progress import Progress
 from penstock.spark.survey import Ranges, ask, find_ranges
 
 _SHOWN: Final = 20  # offences of a kind and partition
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditOptions(JobOptions):
-    topics: tuple[str, ...] = option("to audit", metavar="TOPIC", many=True, positional=True)
-    table: str | None = option(
-        "of the lake job, to compare with; its dead letters count too", metavar="DIR", default=None
-    )
-    dead_letters: str | None = option(
-        "table of the lake's dead letters (default: as the lake job says)",
-        metavar="DIR",
-        default=None,
-    )
-    against: str | None = option(
-        "a broker of the cluster to compare with", metavar="HOST:PORT", default=None
-    )
-    rename: tuple[tuple[str, str], ...] = option(
-        "with --against: what a topic is called there",
-        kind=Kind.PAIR,
-        metavar="TOPIC=NAME",
-        many=True,
-        default=(),
-    )
-    by: str = option(
-        "with --against: offset (for mirrors that keep them) or content (key and value; default offset)",
-        default="offset",
-        choices=("offset", "content"),
-    )
-    ledger: str | None = option(
-        "what a producer says it wrote: CSV, JSON lines or Parquet of topic, partition, offset [, key, value, hash]",
-        metavar="FILE",
-        default=None,
-    )
-    complete: bool = option(
-        "also what is not there yet, or not in the ledger, is a fault", kind=Kind.FLAG
-    )
-    read_uncommitted: bool = option("also records of open and aborted transactions", kind=Kind.FLAG)
-
-    def __post_init__(self) -> None:
-        if not self.topics:
-            raise ValueError("audit needs a TOPIC")
-        given = [self.table, self.against, self.ledger]
-        if sum(each is not None for each in given) != 1:
-            raise ValueError("audit needs one of --table, --against and --ledger")
-        if self.against is None and (self.rename or self.by != "offset"):
-            raise ValueError("--rename and --by need --against")
-        if self.dead_letters is not None and self.table is None:
-            raise ValueError("--dead-letters needs --table")
-        if unknown := sorted({old for old, _ in self.rename} - set(self.topics)):
-            raise ValueError(f"--rename: {', '.join(unknown)} is not among the topics")
-
-    @property
-    def names_there(self) -> dict[str, str]:
-        """What each topic is called in the other cluster."""
-        return {topic: dict(self.rename).get(topic, topic) for topic in sorted(set(self.topics))}
 
 
 class Compared(NamedTuple):
@@ -98,7 +46,7 @@ def plan(options: AuditOptions) -> Plan:
     if options.table is not None:
         place = normal(options.table)
         if is_local(place):
-            sides.table_facts(place, options.topics, None, _dead_letters(options))
+            _table_facts(options, None)
         other = f"table {place} and its dead letters"
     elif options.against is not None:
         there = find_ranges(options.against, sorted(options.names_there.values()))
@@ -113,7 +61,9 @@ def plan(options: AuditOptions) -> Plan:
         "topics": sorted(set(options.topics)),
         "partitions": len(ranges.first),
         "offsets": ranges.offsets,
-        "with": options.table or options.against or options.ledger,
+        "with": normal(options.table or options.ledger or "")
+        if options.against is None
+        else options.against,
         "by": options.by,
     }
     lines = (
@@ -131,10 +81,6 @@ def _ranges(options: AuditOptions) -> Ranges:
         sorted(set(options.topics)),
         read_committed=not options.read_uncommitted,
     )
-
-
-def _dead_letters(options: AuditOptions) -> str | None:
-    return None if options.dead_letters is None else normal(options.dead_letters)
 
 
 def _check_ledger(options: AuditOptions) -> str:
@@ -208,33 +154,52 @@ def _gaps(
     }
 
 
+def _table_facts(options: AuditOptions, session: Any) -> TableFacts:
+    return tables.table_facts(
+        normal(options.table or ""),
+        options.topics,
+        session,
+        dead_letters=None if options.dead_letters is None else normal(options.dead_letters),
+        with_values=not options.without_values,
+    )
+
+
 def _with_table(session: Any, options: AuditOptions) -> Compared:
     """The table first, so that the topic has all that the table can have."""
-    table = sides.table_facts(
-        normal(options.table or ""), options.topics, session, _dead_letters(options)
-    )
+    table = _table_facts(options, session)
+    catalog = Catalog(options.iceberg_table, options.catalog, dict(options.catalog_property))
+    found = tables.read_table(session, table, catalog)
     ranges = _ranges(options)
-    compacted = _compacted(options.bootstrap, sorted(set(options.topics)))
-    limits = {
-        place: Limits(
-            left_first=first,
-            right_first=table.start.get(place, 0),
-            right_after=END if options.complete else _after(table, place),
-            if_only_right=_excuse(place.topic in compacted, compare.Kind.EXTRA),
-        )
-        for place, first in ranges.first.items()
-    }
-    records = sides.read_topic(
-        session, options.bootstrap, ranges, committed=not options.read_uncommitted
+    limits = _table_limits(options, table, ranges)
+    records = tables.expected(
+        session, options.bootstrap, ranges, table, committed=not options.read_uncommitted
     )
-    rows = _up_to(sides.read_table(session, table), {p: _after(table, p) for p in limits})
+    rows = _up_to(found, {p: _after(table, p) for p in limits})
     return Compared(
-        compare.by_offset(sides.decoded_records(records, table), rows, limits),
+        compare.by_offset(records, rows, limits),
         ranges,
         sorted(limits),
         f"{', '.join(sorted(set(options.topics)))} with table {table.table}, dead letters included",
         _table_notes(table),
     )
+
+
+def _table_limits(
+    options: AuditOptions, table: TableFacts, ranges: Ranges
+) -> dict[TopicPartition, Limits]:
+    """Also of partitions that the table has, and the topic has not."""
+    compacted = _compacted(options.bootstrap, sorted(set(options.topics)))
+    nothing = Limits(left_first=0, right_first=0, right_after=END, left_after=0)
+    return dict.fromkeys(table.covered, nothing) | {
+        place: Limits(
+            left_first=first,
+            right_first=table.start.get(place, 0),
+            right_after=END if options.complete else _after(table, place),
+            if_only_right=_excuse(place.topic in compacted, compare.Kind.EXTRA),
+            left_after=ranges.after[place],
+        )
+        for place, first in ranges.first.items()
+    }
 
 
 def _after(table: TableFacts, place: TopicPartition) -> int:
@@ -257,11 +222,8 @@ def _up_to(rows: Any, after: Mapping[TopicPartition, int]) -> Any:
 
 def _table_notes(table: TableFacts) -> tuple[str, ...]:
     notes = []
-    if not table.compares_values:
-        notes.append(
-            f"values are {table.decode} and were not compared, only keys, headers and times: "
-            "their schema grew, or is not JSON"
-        )
+    if not table.with_values:
+        notes.append("values were not compared, only keys, headers and times: --without-values")
     if table.unfinished:
         notes.append(
             f"{table.unfinished} batches were interrupted before all of their files had names; run the lake job again"
@@ -300,6 +262,7 @@ def _with_cluster(session: Any, options: AuditOptions, against: str) -> Compared
             right_after=END if options.complete else there.after.get(other, 0),
             if_only_left=_excuse(place.topic in there_compacted, compare.Kind.MISSING),
             if_only_right=_excuse(place.topic in here_compacted, compare.Kind.EXTRA),
+            left_after=ranges.after[place],
         )
     for other, first in there.first.items():  # partitions that only the other cluster has
         place = TopicPartition(back[other.topic], other.partition)
@@ -312,41 +275,45 @@ def _with_ledger(session: Any, options: AuditOptions) -> Compared:
     """The ledger is what must be. Other producers may write to the topic too."""
     from pyspark.sql import functions as F
 
-    place = _check_ledger(options)
-    ledger = sides.read_ledger(session, place)
-    told = sides.ledger_contents(ledger)
-    ranges = _ranges(options)
-    compacted = _compacted(options.bootstrap, sorted(set(options.topics)))
-    unclaimed = compare.Kind.EXTRA if options.complete else compare.Kind.UNCLAIMED
-    limits = {
-        place: Limits(
-            left_first=0,
-            right_first=first,
-            right_after=END,
-            if_only_left=_excuse(place.topic in compacted, compare.Kind.MISSING),
-            if_only_right=unclaimed,
+    topics = sorted(set(options.topics))
+    ledger = ledgers.read_ledger(session, _check_ledger(options), topics)
+    if options.complete and ledger.unacknowledged and not ledger.tells_contents:
+        raise JobError(
+            f"{ledger.place} has {ledger.unacknowledged} rows that were never acknowledged, and with --complete they must be "
+            "known again: add key and value, or key and hash, to the ledger"
         )
-        for place, first in ranges.first.items()
-    }
-    ours = ledger.where(F.col("topic").isin(*options.topics))
-    doubtful = ours.where(F.col("offset").isNull()).count()  # sent, and never acknowledged
-    claims = sides.ledger_rows(ours, told)
+    ranges = _ranges(options)
+    claims = ledgers.claims(ledger)
+    acknowledged = claims.where(F.col("offset").isNotNull())
+    limits = _ledger_limits(options, acknowledged, ranges)
     records = sides.read_topic(
         session, options.bootstrap, ranges, committed=not options.read_uncommitted
     )
-    rows = sides.as_ledger_rows(records, told)
-    classified = compare.by_offset(claims.where(F.col("offset").isNotNull()), rows, limits)
-    if "key" in told and len(told) > 1:
-        classified = compare.written_again(classified, claims)
-    notes = (
-        [] if told else ["the ledger has neither key, value nor hash: only offsets were compared"]
-    )
-    if doubtful:
-        notes.append(
-            f"{doubtful} rows of the ledger have no offset: they may be in the topic or not"
+    rows = ledgers.as_claims(records, ledger.told)
+    classified = compare.by_offset(acknowledged, rows, limits)
+    if ledger.tells_contents:
+        classified = compare.written_again(classified, claims, may_repeat=options.at_least_once)
+    text = f"ledger {ledger.place} with {', '.join(topics)} of {options.bootstrap}"
+    return Compared(classified, ranges, sorted(limits), text, tuple(ledgers.notes(ledger)))
+
+
+def _ledger_limits(
+    options: AuditOptions, acknowledged: Any, ranges: Ranges
+) -> dict[TopicPartition, Limits]:
+    """Also of partitions that the ledger has, and the topic has not."""
+    compacted = _compacted(options.bootstrap, sorted(set(options.topics)))
+    claimed = acknowledged.select("topic", "partition").distinct().collect()
+    first = {TopicPartition(*place): 0 for place in claimed} | dict(ranges.first)
+    return {
+        place: Limits(
+            left_first=0,
+            right_first=at,
+            right_after=END,
+            if_only_left=_excuse(place.topic in compacted, compare.Kind.MISSING),
+            if_only_right=compare.Kind.EXTRA if options.complete else compare.Kind.UNCLAIMED,
         )
-    text = f"ledger {place} with {', '.join(sorted(set(options.topics)))} of {options.bootstrap}"
-    return Compared(classified, ranges, sorted(limits), text, tuple(notes))
+        for place, at in first.items()
+    }
 
 
 def _excuse(is_compacted: bool, otherwise: compare.Kind) -> compare.Kind:

@@ -12,7 +12,7 @@ from penstock.model.ids import TopicPartition
 _PLACE: Final = ("topic", "partition", "offset")
 _LIMITS: Final = (
     "topic string, partition int, left_first bigint, right_first bigint, right_after bigint, "
-    "if_only_left string, if_only_right string"
+    "if_only_left string, if_only_right string, left_after bigint"
 )
 
 
@@ -27,10 +27,15 @@ class Kind(StrEnum):
     EXPIRED = "expired"  # one side has no longer what is so old
     COMPACTED = "compacted"
     UNCLAIMED = "unclaimed"  # not in the ledger
+    UNACKNOWLEDGED = "unacknowledged"  # in the ledger without an offset, and there
+    REPEATED = "repeated"  # by a producer that may do that
 
 
 OFFENDING: Final = (Kind.MISSING, Kind.DUPLICATE, Kind.REORDERED, Kind.CHANGED, Kind.EXTRA)
-LEGAL: Final = (Kind.BEHIND, Kind.EXPIRED, Kind.COMPACTED, Kind.UNCLAIMED)
+LEGAL: Final = (
+    *(Kind.BEHIND, Kind.EXPIRED, Kind.COMPACTED),
+    *(Kind.UNCLAIMED, Kind.UNACKNOWLEDGED, Kind.REPEATED),
+)
 END: Final = (1 << 63) - 1
 
 
@@ -42,6 +47,9 @@ class Limits(NamedTuple):
     right_after: int  # END: what is not there is missing, however late it is
     if_only_left: Kind = Kind.MISSING
     if_only_right: Kind = Kind.EXTRA
+    left_after: int = (
+        END  # what the right side alone has from here on can never have been on the left
+    )
 
 
 def digest(F: Any, *parts: Any) -> Any:
@@ -81,25 +89,36 @@ def _kind(F: Any) -> Any:
         .when((lefts > 1) | (rights > 1), Kind.DUPLICATE)
         .when((offset < F.col("left_first")) | (offset < F.col("right_first")), Kind.EXPIRED)
         .when(rights == 0, F.col("if_only_left"))
+        .when((lefts == 0) & (offset >= F.col("left_after")), Kind.EXTRA)
         .when(lefts == 0, F.col("if_only_right"))
         .when(F.col("left_digest").eqNullSafe(F.col("right_digest")), Kind.AGREED)
         .otherwise(Kind.CHANGED)
     )
 
 
-def written_again(classified: Any, claims: Any) -> Any:
-    """What no claim names, and yet has the content of one, is that record again; unless it was never acknowledged."""
+def written_again(classified: Any, claims: Any, *, may_repeat: bool) -> Any:
+    """What no claim names, and yet has the content of one, is that record again.
+
+    For each claim that was never acknowledged, one such record is allowed: the first ones.
+    """
+    from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    known = (
-        claims.groupBy("topic", F.col("digest").alias("right_digest"))
-        .agg(F.bool_and(F.col("offset").isNotNull()).alias("is_claimed"))
-        .where("is_claimed")
+    known = claims.groupBy("topic", F.col("digest").alias("right_digest")).agg(
+        F.count_if(F.col("offset").isNull()).alias("doubtful")
     )
-    is_again = F.col("kind").isin(Kind.UNCLAIMED, Kind.EXTRA) & F.col("is_claimed").isNotNull()
-    kind = F.when(is_again, Kind.DUPLICATE).otherwise(F.col("kind")).alias("kind")
-    joined = classified.join(known, ["topic", "right_digest"], "left")
-    return joined.select(*_PLACE, "left_digest", "right_digest", kind)
+    joined = classified.join(known, ["topic", "right_digest"], "left").withColumn(
+        "is_again",
+        F.col("kind").isin(Kind.UNCLAIMED, Kind.EXTRA) & F.col("doubtful").isNotNull(),
+    )
+    alike = Window.partitionBy("topic", "right_digest", "is_again").orderBy("partition", "offset")
+    again = Kind.REPEATED if may_repeat else Kind.DUPLICATE
+    kind = (
+        F.when(~F.col("is_again"), F.col("kind"))
+        .when(F.row_number().over(alike) <= F.col("doubtful"), Kind.UNACKNOWLEDGED)
+        .otherwise(again)
+    )
+    return joined.select(*_PLACE, "left_digest", "right_digest", kind.alias("kind"))
 
 
 def refined(offending: Any) -> Any:

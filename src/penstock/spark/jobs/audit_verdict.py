@@ -17,6 +17,8 @@ _WORDS: Final = {
     Kind.EXPIRED: "older than what one side still holds",
     Kind.COMPACTED: "compacted away",
     Kind.UNCLAIMED: "of which the ledger says nothing",
+    Kind.UNACKNOWLEDGED: "there that were never acknowledged",
+    Kind.REPEATED: "once more, as their producer may do",
 }
 _GAP_WORDS: Final = {
     "markers": "transaction markers",
