@@ -48,7 +48,7 @@ def read(spark: Any, broker: Server, topic: str) -> list[Any]:
 def test_what_the_lake_could_not_decode_is_repaired_and_sent_back_once(
     spark: Any, broker: Server, topic: Create, tmp_path: Path
 ) -> None:
-    name, lake = topic("dlq"), Lake(spark, broker, tmp_path)
+    name, lake = topic("dlq", retention_ms=-1), Lake(spark, broker, tmp_path)
     bad = [b'{"id": 2', b"[3]", b'{"id": 4']
     sent = [Sent(b"k%d" % n, v, headers=(("h", b"1"),)) for n, v in enumerate([b'{"id": 1}', *bad])]
     produce(broker, name, sent)
@@ -80,6 +80,15 @@ def test_what_the_lake_could_not_decode_is_repaired_and_sent_back_once(
     rest = run_dlq(spark, broker, **table, **ledger, send=True)
     assert (rest.facts["sent"], rest.facts["sent_before"]) == (1, 2)
     assert [bytes(row["value"]) for row in read(spark, broker, name)[6:]] == [b"[3]"]
+
+    again = run_dlq(spark, broker, **table, **ledger, sql=REPAIR, send=True, again=True)
+    assert (again.facts["sent"], again.facts["sent_before"]) == (2, 0)
+    values = [bytes(row["value"]) for row in read(spark, broker, name)[7:]]
+    assert values == [b'{"id": 2}', b'{"id": 4}']
+    after = run_dlq(spark, broker, **table, **ledger, sql=REPAIR, send=True)
+    assert (after.facts["sent"], after.facts["sent_before"]) == (0, 2)
+    with pytest.raises(ValueError, match="--to and --again need --send"):
+        DlqOptions(table="t", again=True)
 
 
 def letter(name: str, offset: int, value: bytes, kind: str = "ValueError") -> Sent:

@@ -258,3 +258,42 @@ def test_a_stream_that_cannot_write_ends_with_the_reason(
     with pytest.raises(PySparkException) as caught:
         query.start().awaitTermination(PATIENCE_S)
     assert "not a name" in explain(caught.value)
+
+
+def test_complete_mode_works_update_mode_is_refused_by_name_and_foreach_batch_does_it(
+    spark: Any, broker: Server, topic: Topic, tmp_path: Path, write: Callable[..., None]
+) -> None:
+    """Spark asks sinks whether they can, and one that is written in Python has no way to say yes."""
+    name, source = topic(), topic()
+    write(spark.createDataFrame([("a",), ("b",), ("a",)], "value string"), topic=source)
+    options = {"kafka.bootstrap.servers": broker.bootstrap}
+    words = (
+        spark.readStream.format("penstock")
+        .options(**options, subscribe=source, startingOffsets="earliest")
+        .load()
+    )
+    counts = words.groupBy("value").count().selectExpr("value AS key", "string(count) AS value")
+    updates = counts.writeStream.outputMode("update").trigger(availableNow=True)
+    refused = {**options, "topic": name, "checkpointLocation": str(tmp_path / "refused")}
+    with pytest.raises(PySparkException) as caught:
+        updates.format("penstock").options(**refused).start().awaitTermination()
+    assert "does not support Update mode" in explain(caught.value)
+    each = counts.writeStream.outputMode("update").trigger(availableNow=True)
+    done = (
+        each.foreachBatch(lambda rows, _: write(rows, topic=name))
+        .option("checkpointLocation", str(tmp_path / "done"))
+        .start()
+    )
+    done.awaitTermination()
+    counted = {(b"a", b"2"), (b"b", b"1")}
+    assert {(row.key, row.value) for row in read(broker, name)} == counted
+    other = topic()
+    whole = (
+        counts.writeStream.outputMode("complete")
+        .trigger(availableNow=True)
+        .format("penstock")
+        .options(**options, topic=other, checkpointLocation=str(tmp_path / "whole"))
+        .start()
+    )
+    whole.awaitTermination()
+    assert {(row.key, row.value) for row in read(broker, other)} == counted
