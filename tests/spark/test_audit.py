@@ -23,7 +23,7 @@ def lake(spark: Any, broker: Server, tmp_path: Path) -> Lake:
 @pytest.fixture
 def stored(lake: Lake, broker: Server, topic: Create) -> str:
     """A topic of two partitions with 20 records each, all of which are in the lake."""
-    name = topic("audit", partitions=2)
+    name = topic("audit", partitions=2, retention_ms=-1)
     produce(broker, name, numbered(40, partitions=2))
     lake.run(name, partition_by="none")
     return name
@@ -81,7 +81,7 @@ def test_planted_damage_is_found_and_named(
 def test_dead_letters_belong_to_what_the_lake_has(
     spark: Any, lake: Lake, broker: Server, topic: Create
 ) -> None:
-    name = topic("audit")
+    name = topic("audit", retention_ms=-1)
     values = [b'{"id": 1}', b"{oops", b'{"id": "two"}', b'{"id": 4}', None]
     produce(broker, name, [Sent(b"k", value, 0, 1000 + n) for n, value in enumerate(values)])
     lake.run(name, decode="json", schema="id BIGINT", partition_by="none")
@@ -101,7 +101,7 @@ def test_dead_letters_belong_to_what_the_lake_has(
 def test_markers_and_aborted_records_are_gaps_and_no_faults(
     spark: Any, lake: Lake, broker: Server, topic: Create
 ) -> None:
-    name = topic("audit")
+    name = topic("audit", retention_ms=-1)
     transactions(broker, name, [True, False, True])
     lake.run(name)
     summary = run_audit(spark, broker, name, table=str(lake.table))
@@ -125,6 +125,6 @@ def test_what_retention_took_is_no_fault(
 def test_a_table_of_another_topic_is_refused(
     lake: Lake, spark: Any, broker: Server, topic: Create
 ) -> None:
-    other = topic("audit")
+    other = topic("audit", retention_ms=-1)
     with pytest.raises(JobError, match=f"has nothing of {other} that a lake job wrote"):
         run_audit(spark, broker, other, table=str(lake.table))

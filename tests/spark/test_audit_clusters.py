@@ -26,8 +26,8 @@ def standby(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_a_mirror_is_compared_offset_by_offset(
     spark: Any, broker: Server, standby: Server, topic: Create
 ) -> None:
-    here, there = topic("mirrored", partitions=2), "copy-1"
-    standby.create_topic(there, partitions=2)
+    here, there = topic("mirrored", partitions=2, retention_ms=-1), "copy-1"
+    standby.create_topic(there, partitions=2, retention_ms=-1)
     sent = numbered(20, partitions=2)
     produce(broker, here, sent)
     produce(standby, there, sent[:16])
@@ -48,8 +48,8 @@ def test_a_mirror_is_compared_offset_by_offset(
 def test_another_topic_is_compared_by_what_records_are(
     spark: Any, broker: Server, standby: Server, topic: Create
 ) -> None:
-    here, there = topic("translated", partitions=2), "copy-2"
-    standby.create_topic(there, partitions=2)
+    here, there = topic("translated", partitions=2, retention_ms=-1), "copy-2"
+    standby.create_topic(there, partitions=2, retention_ms=-1)
     sent = [Sent(b"k%d" % (n % 4), b"value %d" % n, n % 2, 1000 + n) for n in range(24)]
     produce(broker, here, sent)
     copied = [one._replace(timestamp_ms=0, partition=1 - one.partition) for one in sent]
@@ -70,8 +70,8 @@ def test_another_topic_is_compared_by_what_records_are(
 def test_records_of_a_key_must_stay_in_order(
     spark: Any, broker: Server, standby: Server, topic: Create
 ) -> None:
-    here, there = topic("translated"), "copy-3"
-    standby.create_topic(there)
+    here, there = topic("translated", retention_ms=-1), "copy-3"
+    standby.create_topic(there, retention_ms=-1)
     sent = [Sent(b"k%d" % (n % 2), b"value %d" % n, 0, 1000 + n) for n in range(8)]
     produce(broker, here, sent)
     produce(standby, there, [sent[1], sent[0], *sent[3:6], sent[2], *sent[6:]])
@@ -83,7 +83,7 @@ def test_records_of_a_key_must_stay_in_order(
 def test_a_ledger_is_held_against_the_topic(
     spark: Any, broker: Server, topic: Create, tmp_path: Path
 ) -> None:
-    name = topic("ledger", partitions=2)
+    name = topic("ledger", partitions=2, retention_ms=-1)
     written = produce(broker, name, [*numbered(20, partitions=2), numbered(20)[8]])
     ledger = tmp_path / "sent.csv"
     with open(ledger, "w", newline="") as file:
@@ -103,7 +103,7 @@ def test_a_ledger_is_held_against_the_topic(
 def test_a_ledger_of_offsets_alone(
     spark: Any, broker: Server, topic: Create, tmp_path: Path
 ) -> None:
-    name = topic("ledger")
+    name = topic("ledger", retention_ms=-1)
     written = produce(broker, name, numbered(5))
     ledger = tmp_path / "sent.jsonl"
     lines = [{"topic": name, "partition": p, "offset": o} for p, o in written if o != 4]

@@ -29,6 +29,7 @@ class Command:
 
     def __init__(self, broker: Server, table: Path, *words: str, master: str = "local[2]") -> None:
         self.table = table
+        self._said = table.with_suffix(".said")
         self._words = [
             *("pipeline", "lake", *words, "--table", str(table), "--bootstrap", broker.bootstrap),
             *("--batch-records", "60", "--json", "--master", master),
@@ -40,13 +41,18 @@ class Command:
 
     def start(self, stop_at: str | None = None) -> "subprocess.Popen[bytes]":
         variables = {"JAVA_TOOL_OPTIONS": QUICK_JVM} | ({VARIABLE: stop_at} if stop_at else {})
-        return subprocess.Popen(
-            command(*self._words),
-            env=environment(**variables),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        with open(self._said, "wb") as said:
+            return subprocess.Popen(
+                command(*self._words),
+                env=environment(**variables),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+            )
+
+    def said(self) -> str:
+        """By its last run, on stderr."""
+        return self._said.read_text()
 
     def found(self) -> Counter[Place]:
         dead = self.table.with_name(self.table.name + "_dead_letters")
@@ -71,9 +77,9 @@ def test_killed_at_every_step_with_bad_records_among_the_json(
     produce(broker, name, [Sent(b"k", value, n % 2) for n, value in enumerate(values)])
     lake = Command(broker, tmp_path / "table", name, "--decode", "json", "--schema", "n BIGINT")
     for number, step in enumerate(STEPS):
-        assert lake.run(f"{step}#{1 + number % 2}") == -signal.SIGKILL, step
+        assert lake.run(f"{step}#{1 + number % 2}") == -signal.SIGKILL, f"{step}: {lake.said()}"
         assert max(lake.found().values(), default=1) == 1, step
-    assert lake.run() == 0
+    assert lake.run() == 0, lake.said()
     _check(lake, name, [200, 200])
     rows = read(lake.table)
     assert sorted(row["value"]["n"] for row in rows) == [n for n in range(400) if n % 3]
@@ -87,16 +93,16 @@ def test_raw_records_and_their_compaction_killed_at_every_step(
     produce(broker, name, numbered(200, partitions=2))
     lake = Command(broker, tmp_path / "table", name, "--compact")
     for step in ("lake:staged", "lake:manifest#2", "lake:first-renamed#2", "lake:table"):
-        assert lake.run(step) == -signal.SIGKILL, step
+        assert lake.run(step) == -signal.SIGKILL, f"{step}: {lake.said()}"
         assert max(lake.found().values(), default=1) == 1, step
     count = 200
     for step in COMPACTION_STEPS:
         before = set(lake.found())
-        assert lake.run(step) == -signal.SIGKILL, step
+        assert lake.run(step) == -signal.SIGKILL, f"{step}: {lake.said()}"
         assert before <= set(lake.found()), step
         produce(broker, name, numbered(10, partitions=2))
         count += 10
-    assert lake.run() == 0
+    assert lake.run() == 0, lake.said()
     _check(lake, name, [count // 2, count // 2])
     assert len(list(lake.table.glob("topic=*/date=*/*.parquet"))) == 1
 
@@ -116,7 +122,7 @@ def test_workers_and_the_jvm_are_killed(broker: Server, topic: Create, tmp_path:
     process = lake.start()
     _kill_jvm(process, lake)
     assert process.wait(RUN_S) == 1
-    assert lake.run() == 0
+    assert lake.run() == 0, lake.said()
     _check(lake, name, [400, 400])
 
 
