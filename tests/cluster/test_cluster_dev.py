@@ -87,10 +87,17 @@ class Dev:
 
 def is_alive(pid: int) -> bool:
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state_of(pid) != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return state != "Z"
+
+
+def is_paused(pid: int) -> bool:
+    return state_of(pid) == "T"
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def is_asked_to_stop(pid: int) -> bool:
@@ -168,6 +175,7 @@ def test_a_second_signal_kills_a_broker_that_does_not_end(tmp_path: Path) -> Non
     with Dev(tmp_path, "--brokers", 2).await_ready() as dev:
         for pid in dev.pids():
             os.kill(pid, signal.SIGSTOP)
+        until(lambda: all(map(is_paused, dev.pids())), "they are paused")
         dev.process.send_signal(signal.SIGINT)
         until(lambda: any(map(is_asked_to_stop, dev.pids())), "it has heard")
         time.sleep(PAST_ONE_WISH_S)
