@@ -2,13 +2,17 @@
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
+from penstock.model.errors import ErrorCode
 from penstock.sdk.errors import PenstockError
 from penstock.sdk.librdkafka import LOGGER, errors_of
 from penstock.sdk.message import Place
 from penstock.sdk.metrics import ConsumerMetrics
 from penstock.sdk.positions import partition
+
+_STALE_PATIENCE_S: Final = 5.0  # in which the next heartbeat tells a member its epoch
+_STALE_PAUSE_S: Final = 0.05
 
 
 class Commits:
@@ -31,18 +35,26 @@ class Commits:
             return
         started_s = time.monotonic()
         self._requested.update(changed)
-        try:
-            with errors_of(f"commit in group {self._group_id!r}"):
-                self.client.commit(
-                    offsets=[partition(place, offset) for place, offset in changed.items()],
-                    asynchronous=asynchronous,
-                )
-        except PenstockError:
-            self._on_refused(changed)
-            raise
+        while True:
+            try:
+                self._ask(changed, asynchronous=asynchronous)
+                break
+            except PenstockError as error:
+                is_late = time.monotonic() - started_s > _STALE_PATIENCE_S
+                if asynchronous or error.code != ErrorCode.STALE_MEMBER_EPOCH or is_late:
+                    self._on_refused(changed)
+                    raise
+            time.sleep(_STALE_PAUSE_S)  # the group has moved on, and this member is still in it
         if not asynchronous:
             self._metrics.commits += 1
             self._metrics.commit_latency_ms = (time.monotonic() - started_s) * 1000
+
+    def _ask(self, offsets: Mapping[Place, int], *, asynchronous: bool) -> None:
+        with errors_of(f"commit in group {self._group_id!r}"):
+            self.client.commit(
+                offsets=[partition(place, offset) for place, offset in offsets.items()],
+                asynchronous=asynchronous,
+            )
 
     def commit_quietly(self, offsets: Mapping[Place, int], *, asynchronous: bool = False) -> None:
         """A commit that fails repeats messages later; it must not end the loop now."""
