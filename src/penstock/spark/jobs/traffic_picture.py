@@ -14,7 +14,7 @@ _RIGHT: Final = 30
 _PLOT: Final = _WIDTH - _LEFT - _RIGHT
 _RATES: Final = 160  # height
 _BARS: Final = 70
-_TITLE: Final = 50
+_TITLE: Final = 62
 _BAND: Final = _RATES + _BARS + 124
 _LABEL: Final = 14
 _MOST_BARS: Final = 400
@@ -42,7 +42,10 @@ def draw(facts: Mapping[str, Any]) -> str:
         f'viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif" font-size="12">',
         _STYLE,
         f'<rect class="paper" width="{_WIDTH}" height="{height}" fill="white"/>',
-        _text(_LEFT, 28, f"Traffic of cluster {facts['cluster']}, times are UTC", size=16),
+        _text(_LEFT, 26, f"Traffic of cluster {facts['cluster']}", size=16),
+        _text(
+            _LEFT, 42, "Records/s over time, and records of each partition. Times are UTC.", size=10
+        ),
     ]
     for index, topic in enumerate(topics):
         parts.extend(_band(topic, _TITLE + 18 + index * _BAND, facts["step_ms"]))
