@@ -22,18 +22,18 @@ try:
         except Exception:
             spark._jvm.java.lang.Integer.parseInt("seven")
 except Exception as error:
-    print(explain(error))
-    print(explain(error.__context__))
     traceback.print_exception(error)
+    while error is not None:
+        print(explain(error))
+        error = error.__context__
 """
 
 
 def test_what_was_raised_can_be_read_after_the_session_has_ended() -> None:
     words = [sys.executable, "-c", RAISES]
     ended = subprocess.run(words, env=environment(), capture_output=True, text=True, check=True)
-    number, table = ended.stdout.splitlines()
-    assert number == 'For input string: "seven"'
-    assert table.startswith("The table or view `nowhere` cannot be found.")
+    first, *before = ended.stdout.splitlines()
+    assert first == 'For input string: "seven"'
+    assert any(text.startswith("The table or view `nowhere` cannot be found.") for text in before)
     assert "str() failed" not in ended.stderr
     assert 'For input string: "seven"' in ended.stderr
-    assert "`nowhere` cannot be found" in ended.stderr
