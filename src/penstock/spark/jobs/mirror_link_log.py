@@ -11,7 +11,6 @@ from penstock.client.pool import Pool
 from penstock.client.raw_transactions import Fenced, Session, TransactionLost
 from penstock.model.errors import ErrorCode
 from penstock.model.ids import TopicPartition
-from penstock.records.column_runs import Aborted, Batches
 from penstock.records.compression import Codec
 from penstock.records.record import Record, decode_records
 from penstock.spark.cluster import Cluster
@@ -100,6 +99,8 @@ def _read(bootstrap: str, wanted: OffsetRange, state: LinkState) -> None:
 
 
 def _apply(fetched: Fetched, position: int, end: int, state: LinkState) -> int:
+    from penstock.records.column_runs import Aborted, Batches  # loads numpy
+
     batches = Batches(fetched.records, position, end, Aborted(fetched.aborted))
     for at, upto, header in batches:
         for record in decode_records(fetched.records[at:upto], header):
