@@ -286,7 +286,8 @@ def light_load(bootstrap: str, topic: str) -> Iterator[None]:
         while not ending.is_set():
             producer.produce(topic, b"x" * 100, timestamp=time.time_ns() // 1_000_000)
             due_s += 1 / _PER_SECOND
-            producer.poll(max(0.0, due_s - time.monotonic()))
+            producer.poll(0)
+            time.sleep(max(0.0, due_s - time.monotonic()))
         producer.flush(30)
 
     thread = Thread(target=send, daemon=True)
@@ -353,7 +354,10 @@ def mirror(broker: Broker, case: Case) -> None:
         if done.returncode:
             raise SystemExit(f"mirror: {done.stderr}")
         seconds, copied = time.monotonic() - begun_s, json.loads(done.stdout)
-        print(f"\nMirror of {case.topic}: {seconds:.1f} s, the start of Spark included: {copied}")
+        print(
+            f"\nMirror of {copied['bytes'] / 1e6:,.0f} MB in {copied['batches']:,} batches: {copied['seconds']:.1f} s, "
+            f"{copied['bytes'] / copied['seconds'] / 1e6:.0f} MB/s; with the start of Spark {seconds:.1f} s"
+        )
 
 
 def main() -> None:
