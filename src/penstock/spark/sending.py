@@ -7,11 +7,25 @@ from penstock.client import raw_transactions as transactions
 from penstock.client.pool import Pool
 from penstock.client.raw_transactions import Session
 from penstock.model.ids import TopicPartition
+from penstock.spark.errors import JobError
 from penstock.spark.outgoing import Outgoing
 from penstock.spark.steps import reached
 
 PATIENCE_MS: Final = 120_000
 _CLIENT_ID: Final = "penstock-pipeline"
+
+
+def refuse_second_attempt() -> None:
+    """In a task of Spark's, before it sends: its sequences would begin at 0 again."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "it runs in a task"
+    if context.attemptNumber():
+        raise JobError(
+            "Spark tried to write a part of a transaction again, which is not allowed; "
+            "nothing of it was committed: run the job again"
+        )
 
 
 def _nobody(sent: Outgoing, base_offset: int) -> None:  # noqa: ARG001  # most do not ask where it went

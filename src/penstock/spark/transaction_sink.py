@@ -8,14 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from penstock.client.raw_transactions import Fenced, Session, TransactionLost
 from penstock.records.compression import Codec
 from penstock.spark.errors import JobError
 from penstock.spark.outgoing import RecordBatch, Target, outgoing
-from penstock.spark.sending import send
+from penstock.spark.sending import refuse_second_attempt, send
 from penstock.spark.steps import reached
 from penstock.spark.transactional import OVERDUE
 
@@ -52,13 +51,7 @@ class TaskWriter(DataSourceArrowWriter):
         self._target = Target(target[0], target[1], Codec(target[2]))
 
     def write(self, iterator: Iterator[RecordBatch]) -> Written:
-        context = TaskContext.get()
-        assert context is not None, "it runs in a task"
-        if context.attemptNumber():
-            raise JobError(  # its sequences would begin at 0 again
-                "Spark tried to write a part of a transaction again, which is not allowed; "
-                "nothing of it was committed: run the job again"
-            )
+        refuse_second_attempt()
         reached("transaction:task")
         ready = outgoing(self._target, iterator, now_ms=self._now_ms)
         try:

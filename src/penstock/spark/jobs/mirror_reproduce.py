@@ -15,7 +15,7 @@ from penstock.spark.errors import JobError
 from penstock.spark.jobs.mirror_map import Row, joined, rows_of
 from penstock.spark.jobs.mirror_origin import HEADER, Guard, origin
 from penstock.spark.outgoing import Outgoing, RecordBatch, batched
-from penstock.spark.sending import send
+from penstock.spark.sending import refuse_second_attempt, send
 from penstock.spark.steps import reached
 from penstock.spark.transactional import OVERDUE
 
@@ -74,15 +74,7 @@ def in_task(
     wires: Wires, read: Callable[[Any], Iterator[RecordBatch]], parts: Iterator[Any]
 ) -> Iterator[str]:
     """`write_task` as Spark runs it: its partition of the source is read here, too."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None, "it runs in a task"
-    if context.attemptNumber():
-        raise JobError(  # its sequences would begin at 0 again
-            "Spark tried to write a part of a transaction again, which is not allowed; "
-            "nothing of it was committed: run the job again"
-        )
+    refuse_second_attempt()
     for part in parts:
         if (wrote := write_task(wires, read(part))) is not None:
             yield wrote.text()

@@ -46,6 +46,17 @@ class Link(NamedTuple):
     to_do: tuple[str, ...]
 
 
+class Survey(NamedTuple):
+    """What both ends have of the topics that are meant."""
+
+    at_source: MetadataResponse
+    at_target: MetadataResponse
+    ids: tuple[str, str]  # of the clusters
+    names: Mapping[str, str]  # at the source -> at the target
+    sources: Mapping[str, Topic]
+    targets: Mapping[str, Topic]
+
+
 class _Step(NamedTuple):
     source: Topic
     target: Topic | None
@@ -53,6 +64,19 @@ class _Step(NamedTuple):
     origin: Origin
     replicas: int
     decision: names.Decision
+
+
+async def survey(ends: Ends, options: MirrorOptions) -> Survey:
+    at_source, at_target = await ends.source.metadata(None), await ends.target.metadata(None)
+    ids = at_source.cluster_id or "", at_target.cluster_id or ""
+    if ids[0] == ids[1]:
+        raise JobError("source and target are the same cluster; give two")
+    wanted = chosen(options, at_source)
+    own_name = options.source_name or ids[0]
+    copies = {name: names.renamed(options.rename, own_name, name) for name in wanted}
+    sources = await described(ends.source, at_source, wanted)
+    targets = await described(ends.target, at_target, copies.values())
+    return Survey(at_source, at_target, ids, copies, sources, targets)
 
 
 async def in_step(
@@ -64,18 +88,10 @@ async def in_step(
             f"the brokers of {options.target} take no mirrors: they are not Penstock's, or not all of this "
             "version (mirror.version 1); to copy with other offsets, and have those of groups translated, give --translate"
         )
-    at_source, at_target = await ends.source.metadata(None), await ends.target.metadata(None)
-    ids = at_source.cluster_id or "", at_target.cluster_id or ""
-    if ids[0] == ids[1]:
-        raise JobError("source and target are the same cluster; give two")
-    wanted = chosen(options, at_source)
-    source_name = options.source_name or ids[0]
-    mirror_names = {name: names.renamed(options.rename, source_name, name) for name in wanted}
-    sources = await described(ends.source, at_source, wanted)
-    targets = await described(ends.target, at_target, mirror_names.values())
+    _, at_target, ids, mirror_names, sources, targets = await survey(ends, options)
     steps = []
-    for name in wanted:
-        source, mirror = sources[name], mirror_names[name]
+    for name, mirror in mirror_names.items():
+        source = sources[name]
         origin = Origin(ids[0], source.topic_id.hex(), name, source.mirrors)
         decision = _decided(options, source, targets.get(mirror), mirror, origin, ids[1], replace)
         replicas = options.replicas or min(source.replicas, len(at_target.brokers))

@@ -15,7 +15,7 @@ from penstock.spark.jobs.mirror_claims import Merging, Verdict
 from penstock.spark.jobs.mirror_links import Claim, log_name
 from penstock.spark.jobs.mirror_names import Topic
 from penstock.spark.jobs.mirror_options import FAILBACK, MirrorOptions
-from penstock.spark.jobs.mirror_topics import Ends, Link, Pair, chosen, described
+from penstock.spark.jobs.mirror_topics import Ends, Link, Pair, survey
 from penstock.spark.steps import reached
 
 
@@ -42,13 +42,7 @@ class Step(NamedTuple):
 
 
 async def look(ends: Ends, options: MirrorOptions) -> Seen:
-    at_source, at_target = await ends.source.metadata(None), await ends.target.metadata(None)
-    ids = at_source.cluster_id or "", at_target.cluster_id or ""
-    if ids[0] == ids[1]:
-        raise JobError("source and target are the same cluster; give two")
-    wanted = chosen(options, at_source)
-    own_name = options.source_name or ids[0]
-    copies = {name: names.renamed(options.rename, own_name, name) for name in wanted}
+    at_source, at_target, ids, copies, sources, targets = await survey(ends, options)
     logs = log_name(ids[0]), log_name(ids[1])
     has_log = any(topic.name == logs[0] for topic in at_target.topics)
     known = None
@@ -59,8 +53,8 @@ async def look(ends: Ends, options: MirrorOptions) -> Seen:
         *ids,
         len(at_target.brokers),
         copies,
-        await described(ends.source, at_source, wanted),
-        await described(ends.target, at_target, copies.values()),
+        sources,
+        targets,
         has_log,
         any(topic.name == logs[1] for topic in at_source.topics),
         known,
