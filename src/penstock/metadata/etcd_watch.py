@@ -65,12 +65,11 @@ class Watcher:
             yield Reload()
             return
         token = await self._client.greet(member)
-        is_behind = self._seen < newest.header.revision
-        dead_ticks = _DEAD_TICKS_BEHIND if is_behind else _DEAD_TICKS
-        stream = self._stream = _Stream(self._client, member, self._create(), token, dead_ticks)
+        stream = self._stream = _Stream(self._client, member, self._create(), token)
         events: list[Any] = []
         try:
             while True:
+                stream.is_behind = self._seen < newest.header.revision
                 response = await stream.read()
                 self._client.members.accept(member, response.header)
                 if response.canceled:
@@ -120,12 +119,10 @@ class Watcher:
 class _Stream:
     """Silence is counted in ticks of our own loop, while we listen: a loop that hangs proves nothing of etcd."""
 
-    def __init__(
-        self, client: EtcdClient, member: str, create: Any, token: str, dead_ticks: int
-    ) -> None:
+    def __init__(self, client: EtcdClient, member: str, create: Any, token: str) -> None:
+        self.is_behind = False
         self._client = client
         self._member = member
-        self._dead_ticks = dead_ticks
         self._silent_ticks = 0
         self._is_listening = False
         self._has_ended = False
@@ -168,7 +165,7 @@ class _Stream:
                 self._nudged.clear()
             except TimeoutError:
                 self._silent_ticks += self._is_listening
-            if self._silent_ticks > self._dead_ticks:
+            if self._silent_ticks > (_DEAD_TICKS_BEHIND if self.is_behind else _DEAD_TICKS):
                 self.end()
             if self._has_ended:
                 return

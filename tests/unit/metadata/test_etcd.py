@@ -360,6 +360,22 @@ def test_a_member_that_says_nothing_is_left_for_one_that_does(
     run(scenario, members=2)
 
 
+def test_patience_with_a_member_ends_when_the_watch_has_caught_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.metadata.etcd_watch._TICK_S", TICK_S)
+    monkeypatch.setattr("penstock.metadata.etcd_watch._DEAD_TICKS_BEHIND", 10**9)
+
+    async def scenario(store: EtcdStore, first: FakeMember, second: FakeMember) -> None:
+        first.watched = [[answer(first, event(b"a", 7)), answer(first, event(b"b", 10))]]
+        second.watched = [[answer(second, event(b"c", 11))]]
+        found = await take(store.watch("", Revision(5)), 3)
+        assert found == [[("a", 7)], [("b", 10)], [("c", 11)]]
+        assert (first.started_at, second.started_at) == ([5], [10])
+
+    run(scenario, members=2)
+
+
 def test_a_watch_that_begins_in_the_future_or_was_compacted_is_told_to_reload() -> None:
     async def scenario(store: EtcdStore, fake: FakeMember) -> None:
         assert isinstance(await anext(store.watch("", Revision(11))), Reload)
