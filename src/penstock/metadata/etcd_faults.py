@@ -46,6 +46,8 @@ _REFUSALS: Final = frozenset(
         StatusCode.UNIMPLEMENTED,
     }
 )
+_SILENCES: Final = frozenset({StatusCode.DEADLINE_EXCEEDED, StatusCode.UNAVAILABLE})
+_ITS_OWN_WORDS: Final = "etcdserver:"
 _REMEDIES: Final = {
     Fault.FULL: "; compact and defragment it, then: etcdctl alarm disarm",
     Fault.NOT_DONE: "; is it running, and has it a quorum?",
@@ -60,9 +62,11 @@ class Compacted(StoreError):
 class Trouble(Exception):
     """A call to one member has failed."""
 
-    def __init__(self, fault: Fault, member: str, reason: str) -> None:
+    def __init__(self, fault: Fault, member: str, reason: str, *, is_silent: bool = False) -> None:
+        """`is_silent`: nothing shows that the member runs and can be reached."""
         super().__init__(f"etcd {member}: {reason}{_REMEDIES.get(fault, '')}")
         self.fault = fault
+        self.is_silent = is_silent
         self._member = member
         self._reason = reason
 
@@ -83,15 +87,16 @@ class Trouble(Exception):
     def before_the_question(self) -> "Trouble":
         """Whatever became of the greeting, the question was not asked."""
         fault = Fault.NOT_DONE if self.fault is Fault.UNKNOWN else self.fault
-        return Trouble(fault, self._member, self._reason)
+        return Trouble(fault, self._member, self._reason, is_silent=self.is_silent)
 
     def ambiguous(self) -> Ambiguous:
         return Ambiguous(f"{self}: the commit may have happened")
 
 
 def trouble_of(member: str, code: StatusCode, details: str) -> Trouble:
+    is_silent = code in _SILENCES and not details.startswith(_ITS_OWN_WORDS)
     for text, fault in _BY_TEXT:
         if text in details:
-            return Trouble(fault, member, details)
+            return Trouble(fault, member, details, is_silent=is_silent)
     fault = Fault.REFUSED if code in _REFUSALS else Fault.UNKNOWN
-    return Trouble(fault, member, f"{code.name.lower()}: {details}")
+    return Trouble(fault, member, f"{code.name.lower()}: {details}", is_silent=is_silent)

@@ -48,7 +48,7 @@ class LeaseKeeper:
                     if trouble.fault is Fault.NO_TOKEN:
                         self._token = None
                     elif trouble.fault in ELSEWHERE:
-                        self._members.leave(member)
+                        self._members.leave(member, is_silent=trouble.is_silent)
                     if tries == 0 or trouble.fault not in {*ELSEWHERE, Fault.NO_TOKEN}:
                         raise trouble.explained() from trouble
 

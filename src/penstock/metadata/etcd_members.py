@@ -1,7 +1,8 @@
 """The members of one etcd: whom to ask next, and what all of them have shown. Nobody may fall behind that."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any, Final
 
 from penstock.metadata.etcd_faults import Fault, Trouble
@@ -9,14 +10,19 @@ from penstock.metadata.store import StoreError
 
 OLDEST_VERSION: Final = (3, 5, 13)
 _LOSES_WRITES: Final = ((3, 5, 0), (3, 5, 1), (3, 5, 2))
+_SHUNNED_S: Final = 5.0  # an election of etcd is over by then
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 
 
 class Members:
-    def __init__(self, addresses: Sequence[str], first: int = 0) -> None:
+    def __init__(
+        self, addresses: Sequence[str], first: int = 0, clock_s: Callable[[], float] = monotonic
+    ) -> None:
         """`first`: with whom to begin, so that brokers spread over the members."""
         self._addresses = tuple(addresses)
         self._turn = first
+        self._clock_s = clock_s
+        self._shunned_until_s = dict.fromkeys(addresses, clock_s())
         self._cluster_id = 0
         self.known = (0, 0)  # the highest term and revision that any member has shown
 
@@ -25,12 +31,24 @@ class Members:
 
     @property
     def current(self) -> str:
-        return self._addresses[self._turn % len(self._addresses)]
+        return self._at(self._turn)
 
-    def leave(self, member: str) -> None:
-        """The next one, unless somebody else has moved on already."""
+    def _at(self, turn: int) -> str:
+        return self._addresses[turn % len(self._addresses)]
+
+    def leave(self, member: str, *, is_silent: bool = False) -> None:
+        """The next one, unless somebody else has moved on already.
+
+        To ask who is silent costs time: it is passed over for a while if there is another. Who answers that it
+        cannot help, such as without a leader, may soon.
+        """
+        now_s = self._clock_s()
+        if is_silent:
+            self._shunned_until_s[member] = now_s + _SHUNNED_S
         if member == self.current:
-            self._turn += 1
+            later = range(self._turn + 1, self._turn + len(self))
+            heard = (it for it in later if self._shunned_until_s[self._at(it)] <= now_s)
+            self._turn = next(heard, self._turn + 1)
 
     def accept(self, member: str, header: Any, least: tuple[int, int] | None = None) -> None:
         """`least`: term and revision that were known when a linearizable question was asked."""

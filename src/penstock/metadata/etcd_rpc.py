@@ -155,10 +155,10 @@ class EtcdClient:
         )
         return stream(requests, metadata=metadata_of(token))
 
-    def leave(self, member: str) -> None:
+    def leave(self, member: str, trouble: Trouble) -> None:
         """It does not answer as it should: the next question goes to another, and it is checked again later."""
         self._greeted.discard(member)
-        self.members.leave(member)
+        self.members.leave(member, is_silent=trouble.is_silent)
 
     async def close(self) -> None:
         self._closed = True
@@ -186,8 +186,8 @@ class EtcdClient:
         response = await self._send(member, method, request, token)
         try:
             self.members.accept(member, response.header, least)
-        except Trouble:
-            self.leave(member)
+        except Trouble as trouble:
+            self.leave(member, trouble)
             raise
         return response
 
@@ -203,7 +203,7 @@ class EtcdClient:
         except grpc.aio.AioRpcError as error:
             trouble = trouble_of(member, error.code(), error.details() or "")
             if trouble.fault in ELSEWHERE:
-                self.leave(member)
+                self.leave(member, trouble)
             raise trouble from error
         except asyncio.CancelledError:
             if not was_cancelled():  # the channel was closed under it

@@ -54,7 +54,7 @@ class Watcher:
                 failures += 1
                 if trouble.fault not in ELSEWHERE or failures > len(self._client.members):
                     raise trouble.explained() from trouble
-                self._client.leave(member)
+                self._client.leave(member, trouble)
                 _log.info("metadata-watch-moves revision=%d reason=%s", self._seen, trouble)
 
     async def _listen(self, member: str) -> AsyncGenerator[Changes | Reload | None, None]:
@@ -147,7 +147,9 @@ class _Stream:
             if was_cancelled():
                 raise
             self._client.refuse_if_closed()
-            raise Trouble(Fault.UNKNOWN, self._member, "it does not answer") from None
+            raise Trouble(
+                Fault.UNKNOWN, self._member, "it does not answer", is_silent=True
+            ) from None
         finally:
             self._is_listening = False
         if response is grpc.aio.EOF:

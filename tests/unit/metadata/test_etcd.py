@@ -19,7 +19,7 @@ from penstock.metadata import etcd_lease, etcd_rpc
 from penstock.metadata import etcd_messages as messages
 from penstock.metadata.etcd import EtcdStore
 from penstock.metadata.etcd_faults import Fault, trouble_of
-from penstock.metadata.etcd_members import check_version
+from penstock.metadata.etcd_members import Members, check_version
 from penstock.metadata.etcd_rpc import (
     AUTHENTICATE,
     KEEP_ALIVE,
@@ -209,6 +209,28 @@ def test_a_member_that_has_gone_back_is_passed_over_and_if_all_have_it_is_said(w
             await store.read("k")
 
     run(scenario, members=2)
+
+
+def test_who_is_silent_is_passed_over_for_a_while_unless_all_are() -> None:
+    now_s = 100.0
+    members = Members(("a", "b", "c"), clock_s=lambda: now_s)
+
+    def turns(count: int, *, is_silent: bool = False) -> str:
+        """Who is left, one after the other."""
+        left = ""
+        for _ in range(count):
+            left += members.current
+            members.leave(members.current, is_silent=is_silent)
+        return left
+
+    assert turns(4) == "abca"
+    members.leave("b", is_silent=True)
+    assert turns(4) == "caca", "they answer, if only that they cannot help"
+    members.leave("b")
+    assert members.current == "c", "who left b alone has changed nothing"
+    assert turns(6, is_silent=True) == "cabcab"
+    now_s += 5
+    assert turns(3) == "cab"
 
 
 def test_a_commit_that_a_member_with_an_old_state_took_is_ambiguous() -> None:
