@@ -12,6 +12,7 @@ from penstock.broker.commands import DEFAULT_TIMEOUT_MS, new_id
 from penstock.broker.committer import Committer
 from penstock.broker.controller_duties import Duties
 from penstock.broker.delegation import Delegation, Spawn
+from penstock.broker.departed import Departed
 from penstock.broker.heartbeats import Heartbeats
 from penstock.broker.image_feed import ImageFeed
 from penstock.broker.membership import Membership
@@ -74,6 +75,8 @@ class Cluster(Delegation):
         self._upkeep.avoid(lambda: duties.suspicions.avoided)
         self._membership = Membership(store, feed, self._committer, self._session, duties, happened)
         self._heartbeats = Heartbeats(self, self._session, duties, self.peers)
+        self._departed = Departed()
+        self.on_change(lambda delta: self._departed.take(self.image, delta))
         self._witness = Witness(store, self, self._session, self.peers, spawn)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -107,6 +110,7 @@ class Cluster(Delegation):
             )
         self._take_settings(Delta(self.image.revision, broker_configs=True))
         self._check_topics()
+        self._departed.take(self.image, Delta(self.image.revision, brokers=[*self.image.brokers]))
         self._run(self._feed.run(), "metadata-watch")
 
     async def join(self, listeners: Mapping[str, Endpoint]) -> None:
@@ -201,11 +205,14 @@ class Cluster(Delegation):
 
         Without any, this one: a client that is told of none forgets even whom it asks.
         """
-        return [
-            (broker, broker.listeners[listener])
-            for broker in self.image.usable_brokers() or [self._session.own]
-            if listener in broker.listeners
-        ]
+        return _reached(listener, self.image.usable_brokers() or [self._session.own])
+
+    def told_endpoints(self, listener: str) -> list[tuple[BrokerInfo, Endpoint]]:
+        """Those of `endpoints`, and of brokers that were among them until a moment ago."""
+        running = self.endpoints(listener)
+        ids = {broker.id for broker, _ in running}
+        gone = (broker for broker in self._departed.brokers() if broker.id not in ids)
+        return running + _reached(listener, gone)
 
     # the controller's part
 
@@ -229,3 +236,7 @@ class Cluster(Delegation):
         """Who has taken in that a topic was deleted has put its data away (O4)."""
         applied, revisions = self._duties.applied(broker_id), self.image.key_revisions
         return [it for it in self.image.tombstones if revisions[tombstone_key(it)] <= applied]
+
+
+def _reached(listener: str, brokers: Iterable[BrokerInfo]) -> list[tuple[BrokerInfo, Endpoint]]:
+    return [(it, it.listeners[listener]) for it in brokers if listener in it.listeners]

@@ -76,7 +76,7 @@ def _answer(
             MetadataResponseBroker(
                 node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
             )
-            for broker, endpoint in context.cluster.endpoints(context.listener)
+            for broker, endpoint in context.cluster.told_endpoints(context.listener)
         ],
         cluster_id=image.cluster_id,
         controller_id=-1 if image.controller_id is None else image.controller_id,

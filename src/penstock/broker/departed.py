@@ -1,0 +1,37 @@
+"""Brokers that clients are told of for a moment longer, although they are gone.
+
+A client that is told at once that a broker is gone and that others lead its partitions may stumble: librdkafka takes the
+broker apart while it moves the partitions away from it, and they stay nowhere until it looks again, a second later.
+"""
+
+from collections.abc import Callable
+from time import monotonic
+from typing import Final
+
+from penstock.metadata.image import BrokerInfo, ClusterImage, Delta
+
+_LINGERS_S: Final = 3.0  # clients look for new leaders at least once a second
+
+
+class Departed:
+    """`take` every change of the image."""
+
+    def __init__(self, clock_s: Callable[[], float] = monotonic) -> None:
+        self._clock_s = clock_s
+        self._usable: dict[int, BrokerInfo] = {}
+        self._until_s: dict[int, tuple[float, BrokerInfo]] = {}
+
+    def take(self, image: ClusterImage, delta: Delta) -> None:
+        for broker_id in delta.brokers:
+            now, before = image.brokers.get(broker_id), self._usable.pop(broker_id, None)
+            if now is not None and not now.fenced:
+                self._usable[broker_id] = now
+                self._until_s.pop(broker_id, None)
+            elif before is not None and not before.in_controlled_shutdown:
+                self._until_s[broker_id] = self._clock_s() + _LINGERS_S, before
+
+    def brokers(self) -> list[BrokerInfo]:
+        """Those that were there a moment ago, and have not said that they would leave."""
+        now_s = self._clock_s()
+        self._until_s = {it: kept for it, kept in self._until_s.items() if kept[0] > now_s}
+        return [broker for _, broker in self._until_s.values()]
