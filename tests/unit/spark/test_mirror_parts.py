@@ -8,13 +8,15 @@ import pytest
 
 from penstock.client.pool import Pool
 from penstock.model.ids import TopicPartition
+from penstock.records.builder import build_batch
+from penstock.records.record import Record
 from penstock.spark.errors import JobError
 from penstock.spark.job import Summary, run_job
 from penstock.spark.jobs import mirror_beats as beats
 from penstock.spark.jobs import mirror_copy, mirror_topics
 from penstock.spark.jobs.mirror import JOB
 from penstock.spark.jobs.mirror_beats import Beat
-from penstock.spark.jobs.mirror_copy import Row, requests
+from penstock.spark.jobs.mirror_copy import Span, requests
 from penstock.spark.jobs.mirror_lag import Behind, Lag, lag_of
 from penstock.spark.jobs.mirror_options import MirrorOptions
 from penstock.spark.jobs.mirror_topics import Ends, in_step
@@ -63,16 +65,20 @@ def test_options_that_make_no_sense_are_refused(
 def test_batches_are_sent_in_order_and_in_requests_of_bounded_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mirror_copy, "_REQUEST_BYTES", 10)
-    sizes = [4, 6, 1, 50, 3]
-    rows: list[Row] = [("orders", 0, n, 2, bytes([n]) * size) for n, size in enumerate(sizes)]
-    sent = list(requests(rows))
-    assert [len(one.batches) for one in sent] == [10, 1, 50, 3]
-    assert b"".join(one.batches for one in sent) == b"".join(row[4] for row in rows)
-    assert [(one.last_offset, one.batch_count, one.records) for one in sent] == [
-        *((1, 2, 4), (2, 1, 2), (3, 1, 2), (4, 1, 2))
+    batches = [
+        bytes(build_batch([Record(base, 0, None, b"x" * size), Record(base + 1, 0, None, b"")], base_offset=base))
+        for base, size in zip(range(0, 14, 2), [9, 10, 10, 10, 500, 10, 10], strict=True)
+    ]  # fmt: skip
+    monkeypatch.setattr(mirror_copy, "_REQUEST_BYTES", len(batches[1]) * 2)
+    span = Span(ORDERS, ORDERS, b"", 2, 2, 12)
+    sent = list(requests(memoryview(b"".join(batches) + b"cut off"), span))
+    assert [bytes(one.batches) for one in sent] == [
+        *(batches[1] + batches[2], batches[3], batches[4], batches[5])
     ]
-    assert list(requests([])) == []
+    assert [(one.next_offset, one.batch_count, one.records) for one in sent] == [
+        *((6, 2, 4), (8, 1, 2), (10, 1, 2), (12, 1, 2))
+    ]
+    assert list(requests(memoryview(batches[0] + batches[6]), span)) == []
 
 
 def test_a_live_source_bounds_the_time_by_partitions_that_are_behind() -> None:

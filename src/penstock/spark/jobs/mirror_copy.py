@@ -5,20 +5,23 @@ Where a mirror's log ends is where copying goes on: there is no other state, so 
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from penstock.client import admin
 from penstock.client.mirroring import append, mirror_state
 from penstock.client.pool import Pool
 from penstock.model.ids import TopicPartition
+from penstock.records.batch import split_batches
+from penstock.spark.cluster import Cluster, Location
 from penstock.spark.errors import JobError
+from penstock.spark.fetching import RangeReader
 from penstock.spark.jobs.mirror_topics import Ends, Pair
+from penstock.spark.offsets import OffsetRange
+from penstock.spark.options import Fetching, parse_batch
 from penstock.spark.steps import reached
-from penstock.spark.survey import offsets_json
 
-_COLUMNS: Final = "topic,partition,lastOffset,recordCount,batch"
-Row: TypeAlias = tuple[str, int, int, int, bytes]  # those columns
 _REQUEST_BYTES: Final = 4 << 20
 _CLIENT_ID: Final = "penstock-mirror"
 _ATTEMPTS: Final = 10  # a new leader may not know at once how far it may tell
@@ -40,6 +43,9 @@ class Span(NamedTuple):
         return max(0, self.end - self.start)
 
 
+Task: TypeAlias = tuple[Span, Location]
+
+
 class Done(NamedTuple):
     """What one task wrote."""
 
@@ -53,11 +59,10 @@ class Done(NamedTuple):
 class Request(NamedTuple):
     """Batches that are sent together."""
 
-    place: TopicPartition  # at the source
-    last_offset: int
+    next_offset: int
     batch_count: int
     records: int
-    batches: bytes
+    batches: memoryview
 
 
 async def find_spans(ends: Ends, pairs: Sequence[Pair], *, allow_loss: bool) -> list[Span]:
@@ -116,95 +121,90 @@ def _check(span: Span, allow_loss: bool) -> None:
 def copy(
     session: Any, bootstrap: str, target: str, spans: Sequence[Span], *, allow_loss: bool
 ) -> list[Done]:
-    """Returns when all in-sync replicas of the mirrors have everything."""
+    """Returns when all in-sync replicas of the mirrors have everything. No byte of it goes through the JVM."""
     due = [span for span in spans if span.offsets]
     if not due:
         return []
-    rows = session.read.format("penstock").options(**_source_options(bootstrap, due, allow_loss))
-    writer = Writer(target, {span.source: span for span in due})
-    done: list[Done] = rows.load().rdd.mapPartitions(writer).collect()
+    how, tasks = plan(bootstrap, due, allow_loss=allow_loss)
+    work = partial(copy_span, how, target)
+    done: list[Done] = session.sparkContext.parallelize(tasks, len(tasks)).map(work).collect()
     return done
 
 
-def _source_options(bootstrap: str, due: Sequence[Span], allow_loss: bool) -> dict[str, str]:
+def plan(bootstrap: str, due: Sequence[Span], *, allow_loss: bool) -> tuple[Fetching, list[Task]]:
+    """How to read, and from whom."""
     assigned: dict[str, list[int]] = {}
     for span in due:
         assigned.setdefault(span.source.topic, []).append(span.source.partition)
-    return {
-        "kafka.bootstrap.servers": bootstrap,
-        "mode": "rawbatches",
-        "columns": _COLUMNS,
-        "assign": json.dumps(assigned),
-        "startingOffsets": offsets_json({span.source: span.start for span in due}),
-        "endingOffsets": offsets_json({span.source: span.end for span in due}),
-        "failOnDataLoss": "false" if allow_loss else "true",
-    }
-
-
-class Writer:
-    """Runs in a task: what it is given is one partition's, in order."""
-
-    def __init__(self, target: str, spans: Mapping[TopicPartition, Span]) -> None:
-        self._target = target
-        self._spans = dict(spans)
-
-    def __call__(self, rows: Iterator[Row]) -> Iterator[Done]:
-        with asyncio.Runner() as runner:
-            pool = runner.run(_opened(self._target))
-            try:
-                done: Done | None = None
-                for request in requests(rows):
-                    done = runner.run(self._append(pool, request, done))
-            finally:
-                runner.run(pool.close())
-        if done is not None:
-            yield done
-
-    async def _append(self, pool: Pool, request: Request, done: Done | None) -> Done:
-        span = self._spans[request.place]
-        done = done or Done(span.target, span.mirror_end, 0, 0, 0)
-        assert span.target == done.place, "a task has one partition"
-        reached("mirror:appending")
-        await append(
-            pool,
-            span.target,
-            request.batches,
-            continues_at=done.next_offset,
-            topic_id=span.topic_id,
-        )
-        reached("mirror:appended")
-        return Done(
-            done.place,
-            request.last_offset + 1,
-            done.batches + request.batch_count,
-            done.records + request.records,
-            done.size_bytes + len(request.batches),
-        )
-
-
-def requests(rows: Iterable[Row]) -> Iterator[Request]:
-    """Batches in requests of bounded size; a single one may be larger."""
-    held: list[Row] = []
-    size_bytes = 0
-    for row in rows:
-        if held and size_bytes + len(row[4]) > _REQUEST_BYTES:
-            yield _request(held)
-            held, size_bytes = [], 0
-        held.append(row)
-        size_bytes += len(row[4])
-    if held:
-        yield _request(held)
-
-
-def _request(rows: Sequence[Row]) -> Request:
-    topic, partition, last_offset, _, _ = rows[-1]
-    return Request(
-        TopicPartition(topic, partition),
-        last_offset,
-        len(rows),
-        sum(row[3] for row in rows),
-        b"".join(row[4] for row in rows),
+    options = parse_batch(
+        {
+            "kafka.bootstrap.servers": bootstrap,
+            "assign": json.dumps(assigned),
+            "failOnDataLoss": "false" if allow_loss else "true",
+        }
     )
+    cluster = Cluster(options.fetching)
+    try:
+        locations = cluster.partitions(options.subscription)
+    finally:
+        cluster.close()
+    return options.fetching, [(span, locations[span.source]) for span in due]
+
+
+def copy_span(how: Fetching, target: str, task: Task) -> Done:
+    """Runs in a task."""
+    span, location = task
+    done = Done(span.target, span.mirror_end, 0, 0, 0)
+    wanted = OffsetRange(span.source, span.start, span.end)
+    with asyncio.Runner() as runner:
+        pool = runner.run(_opened(target))
+        try:
+            with RangeReader(wanted, location, how) as fetches:
+                for fetched in fetches:
+                    for request in requests(fetched.records, span):
+                        done = runner.run(_append(pool, span, request, done))
+        finally:
+            runner.run(pool.close())
+    return done
+
+
+async def _append(pool: Pool, span: Span, request: Request, done: Done) -> Done:
+    reached("mirror:appending")
+    await append(
+        pool,
+        span.target,
+        request.batches,
+        continues_at=done.next_offset,
+        topic_id=span.topic_id,
+    )
+    reached("mirror:appended")
+    return Done(
+        done.place,
+        request.next_offset,
+        done.batches + request.batch_count,
+        done.records + request.records,
+        done.size_bytes + len(request.batches),
+    )
+
+
+def requests(records: memoryview, span: Span) -> Iterator[Request]:
+    """The batches of the span that were fetched, in requests of bounded size; a single one may be larger."""
+    begin = end = next_offset = batch_count = record_count = 0
+    for header, batch in split_batches(records):
+        if header.last_offset >= span.end:
+            break
+        if header.last_offset < span.start:  # what is fetched begins with a whole batch
+            begin = end = end + len(batch)
+            continue
+        if batch_count and end - begin + len(batch) > _REQUEST_BYTES:
+            yield Request(next_offset, batch_count, record_count, records[begin:end])
+            begin, batch_count, record_count = end, 0, 0
+        end += len(batch)
+        next_offset = header.last_offset + 1
+        batch_count += 1
+        record_count += header.record_count
+    if batch_count:
+        yield Request(next_offset, batch_count, record_count, records[begin:end])
 
 
 async def _opened(bootstrap: str) -> Pool:
