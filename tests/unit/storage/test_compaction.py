@@ -275,7 +275,7 @@ def test_leftovers_of_a_round_that_failed_are_removed_by_the_next(tmp_path: Path
 # The whole, by property ------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(steps, st.integers(0, 150)), min_size=1, max_size=3),
     st.lists(st.booleans(), min_size=1),

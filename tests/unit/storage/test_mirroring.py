@@ -109,7 +109,7 @@ def content(log: Log) -> object:
 
 
 @given(st.lists(steps, min_size=1, max_size=25), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_pieces_repetitions_and_overlaps_give_the_same_log(
     history: list[Step], data: st.DataObject
 ) -> None:

@@ -213,6 +213,6 @@ def few_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 TestHistory = History.TestCase
-TestHistory.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestHistory.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
 TestOldHistory = OldHistory.TestCase
 TestOldHistory.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
