@@ -631,6 +631,30 @@ def test_a_broker_that_is_not_registered_at_the_moment_is_still_told_to_its_clie
                 await asyncio.sleep(0)
             ((broker, endpoint),) = cluster.endpoints("PLAINTEXT")
             assert (broker.id, endpoint) == (1, told)
+            assert len(cluster.told_endpoints("PLAINTEXT")) == 1, "it is not told of twice"
+
+    run(scenario())
+
+
+def test_clients_that_look_for_leaders_are_told_of_a_broker_that_died_a_moment_ago(
+    place: Place,
+) -> None:
+    async def scenario() -> None:
+        async with place.broker(1) as one, place.broker(2):
+            seen = asyncio.Event()
+
+            def look(_: Delta) -> None:
+                if [broker.id for broker, _ in one.endpoints("PLAINTEXT")] == [1]:
+                    told.append([broker.id for broker, _ in one.told_endpoints("PLAINTEXT")])
+                    seen.set()
+
+            told: list[list[int]] = []
+            one.on_change(look)
+            other = place.store()
+            await other.commit([], [Delete(live_key(2))])
+            await other.close()
+            await seen.wait()
+            assert told[0] == [1, 2]
 
     run(scenario())
 

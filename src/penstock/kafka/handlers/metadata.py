@@ -65,18 +65,21 @@ def _may_create(name: str, context: Context) -> bool:
 def _answer(
     request: MetadataRequest, context: Context, failures: Mapping[str, BrokerError]
 ) -> MetadataResponse:
-    image = context.cluster.image
+    cluster = context.cluster
+    image, endpoints = cluster.image, cluster.told_endpoints
     if request.topics is None or (context.version == 0 and not request.topics):
         names = context.permitted(Operation.DESCRIBE, ResourceType.TOPIC, image.topics)
         topics = [_described(image.topics[name], request, context) for name in names]
     else:
         topics = [_topic(asked, request, context, failures) for asked in request.topics]
+        if not topics:  # who asks for brokers alone looks for no leaders
+            endpoints = cluster.endpoints
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(
                 node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
             )
-            for broker, endpoint in context.cluster.told_endpoints(context.listener)
+            for broker, endpoint in endpoints(context.listener)
         ],
         cluster_id=image.cluster_id,
         controller_id=-1 if image.controller_id is None else image.controller_id,

@@ -40,6 +40,18 @@ def ask_by_id(broker: BrokerContext, topic_id: bytes, version: int = 12) -> Meta
 # What is told ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("names", "told"), [((), [BROKER_ID]), (("t",), [BROKER_ID, 2])])
+def test_who_looks_for_leaders_is_told_of_brokers_that_have_just_died_too(
+    broker: BrokerContext, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], told: list[int]
+) -> None:
+    (running,) = broker.cluster.endpoints("PLAINTEXT")
+    died = running[0]._replace(id=2), running[1]
+    monkeypatch.setattr(broker.cluster, "told_endpoints", lambda _: [running, died])
+    topics = [MetadataRequestTopic(name=name) for name in names]
+    answered = broker.ask(MetadataRequest(topics=topics), 12)
+    assert [one.node_id for one in answered.brokers] == told
+
+
 @pytest.mark.parametrize("version", range(14))
 def test_every_version_tells_of_brokers_topics_and_leaders(
     broker: BrokerContext, version: int
