@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.spark.session import SessionSettings, open_session
+from tests.spark.topics import KEEPS_ALL
 from tests.support.command import SOURCE
 from tests.support.server import Server
 
@@ -36,7 +37,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A real broker in a process of its own."""
-    with Server(tmp_path_factory.mktemp("broker")) as server:
+    with Server(tmp_path_factory.mktemp("broker"), KEEPS_ALL) as server:
         yield server
 
 

@@ -16,6 +16,7 @@ from penstock.spark.job import Summary
 from penstock.spark.jobs.mirror import JOB
 from penstock.spark.jobs.mirror_options import MirrorOptions
 from penstock.spark.progress import Progress
+from tests.spark.topics import KEEPS_ALL
 from tests.support.mirrors import batches_from
 from tests.support.server import PATIENCE_S, Server
 
@@ -26,7 +27,7 @@ _EPOCH = slice(12, 16)  # of the leader: each cluster has its own
 def two_clusters(home: Path) -> Iterator[tuple[Server, Server]]:
     for name in ("east", "west"):
         (home / name).mkdir()
-    with Server(home / "east") as east, Server(home / "west") as west:
+    with Server(home / "east", KEEPS_ALL) as east, Server(home / "west", KEEPS_ALL) as west:
         yield east, west
 
 

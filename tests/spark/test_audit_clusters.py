@@ -11,7 +11,7 @@ import pytest
 
 from penstock.spark.errors import JobError
 from tests.spark.audits import faults, run_audit
-from tests.spark.topics import Create, Sent, numbered, produce
+from tests.spark.topics import KEEPS_ALL, Create, Sent, numbered, produce
 from tests.support.server import Server
 
 pytestmark = pytest.mark.spark
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def standby(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("standby")) as server:
+    with Server(tmp_path_factory.mktemp("standby"), KEEPS_ALL) as server:
         yield server
 
 

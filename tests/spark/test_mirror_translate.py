@@ -14,7 +14,7 @@ from penstock.spark.jobs.mirror import JOB
 from penstock.spark.jobs.mirror_links import PREFIX
 from penstock.spark.jobs.mirror_options import MirrorOptions
 from tests.spark.mirrors import change_settings, grow, mirror, settings, two_clusters
-from tests.spark.topics import Sent, numbered, produce
+from tests.spark.topics import KEEPS_ALL, Sent, numbered, produce
 from tests.spark.translated import (
     CODECS,
     a_group_for_every_offset,
@@ -97,7 +97,7 @@ def test_a_copy_has_every_committed_record_once_and_groups_go_on_exactly(
 
 def test_gaps_that_compaction_left_are_translated(spark: Any, tmp_path: Path, both: Both) -> None:
     (tmp_path / "own").mkdir()
-    with Server(tmp_path / "own", {"log.cleaner.backoff.ms": 50}) as own:
+    with Server(tmp_path / "own", {**KEEPS_ALL, "log.cleaner.backoff.ms": 50}) as own:
         own.create_topic(
             "state",
             cleanup_policy="compact",

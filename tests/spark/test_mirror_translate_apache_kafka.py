@@ -21,7 +21,7 @@ from tests.conformance.test_other_clients import fresh
 from tests.conformance.test_sdk_apache_kafka import bootstrap
 from tests.spark.mirror_without_spark import send_all
 from tests.spark.mirrors import grow
-from tests.spark.topics import numbered, produce
+from tests.spark.topics import KEEPS_ALL, numbered, produce
 from tests.spark.translated import (
     Foreign,
     Side,
@@ -43,7 +43,7 @@ __all__ = ["bootstrap"]  # the fixture
 
 @pytest.fixture(scope="module")
 def east(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("east")) as server:
+    with Server(tmp_path_factory.mktemp("east"), KEEPS_ALL) as server:
         yield server
 
 

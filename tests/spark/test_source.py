@@ -14,6 +14,7 @@ import pytest
 from penstock.records.batch import parse_header
 from penstock.records.record import decode_records
 from tests.spark.topics import (
+    KEEPS_ALL,
     Create,
     Queries,
     Sent,
@@ -131,7 +132,7 @@ def test_only_committed_records_are_read_when_asked(
 
 
 def test_a_compacted_topic_gives_what_is_left(spark: Any, tmp_path: Path) -> None:
-    with Server(tmp_path, {"log.cleaner.backoff.ms": 50}) as own:
+    with Server(tmp_path, {**KEEPS_ALL, "log.cleaner.backoff.ms": 50}) as own:
         name = own.create_topic(
             "compacted",
             cleanup_policy="compact",

@@ -9,6 +9,7 @@ import confluent_kafka.admin
 import pytest
 
 from tests.spark.topics import (
+    KEEPS_ALL,
     Create,
     Queries,
     Sent,
@@ -270,7 +271,7 @@ def test_progress_is_seen_as_a_groups_offsets(
 
 
 def test_a_restarted_broker_does_not_end_the_query(spark: Any, tmp_path: Path) -> None:
-    with Server(tmp_path) as own:
+    with Server(tmp_path, KEEPS_ALL) as own:
         name = own.create_topic("survivor")
         stream = Queries(spark, own, tmp_path).stream(name, startingOffsets="earliest")
         seen: list[int] = []

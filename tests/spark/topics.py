@@ -8,6 +8,7 @@ import confluent_kafka
 
 from tests.support.server import PATIENCE_S, Server
 
+KEEPS_ALL = {"log.retention.ms": -1}  # the records are of 2023
 Create = Callable[..., str]  # conftest's `topic`
 
 

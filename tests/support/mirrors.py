@@ -114,7 +114,7 @@ async def copy_rest(
 
 
 def committed_rows(bootstrap: str, topic: str) -> list[Row]:
-    """What a reader of committed records sees, to its end."""
+    """What a reader of committed records sees, up to what is the end when it begins."""
     consumer: Any = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -127,7 +127,9 @@ def committed_rows(bootstrap: str, topic: str) -> list[Row]:
             "fetch.wait.max.ms": 50,
         }
     )
-    consumer.assign([confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_BEGINNING)])
+    place = confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_BEGINNING)
+    _, end = consumer.get_watermark_offsets(place, PATIENCE_S)
+    consumer.assign([place])
     rows: list[Row] = []
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
@@ -136,6 +138,8 @@ def committed_rows(bootstrap: str, topic: str) -> list[Row]:
         if message is None:
             continue
         if message.error() is None:
+            if message.offset() >= end:
+                break
             rows.append(Row(message.offset(), message.key(), message.value()))
         elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
             break
