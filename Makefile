@@ -6,11 +6,13 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 SPARK := .venv/.spark
 PYTEST := $(BIN)/python -m pytest -q
+# one more than there are cores: unit tests wait now and then
+WORKERS := $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
 
 .PHONY: check fix static unit test slow cluster spark sim chaos demo bench run environment kcat etcd nft clean help
 
 check: fix static               ## format, lint, types, layers, unit tests
-	$(PYTEST) -n auto
+	$(PYTEST) -n $(WORKERS)
 
 fix: $(INSTALLED)               ## format, and mend what ruff can mend
 	$(BIN)/ruff format -q .
