@@ -39,7 +39,7 @@ cluster: $(INSTALLED) kcat etcd nft ## real processes: brokers and Kafka clients
 	$(PYTEST) -m cluster tests/cluster tests/conformance
 
 spark: $(SPARK)                 ## the data pipeline, on Spark
-	$(PYTEST) -m spark tests/spark
+	$(PYTEST) -n auto --dist loadfile --no-loadscope-reorder -m spark tests/spark
 
 chaos: $(INSTALLED) etcd nft    ## make chaos MINUTES=10: faults at random; SEED=… plays one run again
 	MINUTES=$(or $(MINUTES),5) SEED=$(or $(SEED),random) $(PYTEST) -s -m cluster tests/cluster/test_cluster_chaos.py
