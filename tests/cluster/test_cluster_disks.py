@@ -18,7 +18,6 @@ from tests.support.workload import TOPIC, Workload
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-SILENCE_S = 15.0  # the promise is 5 s on a machine that is not busy with anything else
 LAG_MS = 3000
 HANG_MS = 2000
 PADDING_BYTES = 1000
@@ -72,7 +71,7 @@ def test_a_full_disk_stops_no_partition_for_long_and_is_taken_up_again_by_itself
         until(lambda: is_full(small), "it is full")
         until(lambda: left_the_isr(small, FILLED, [led, *followed]), "it lags")
         work.await_progress()  # also where it led
-        assert work.silence_s(filled_ns) < LAG_MS / 1000 + SILENCE_S
+        work.assert_went_on(filled_ns, after_s=LAG_MS / 1000)
         expansions = isr_expansions(small)
         assert small.leader_of(TOPIC, led) != FILLED, "another, with room, leads"
         assert FILLED in small.running
@@ -164,7 +163,7 @@ def test_a_disk_that_fails_takes_its_broker_out_and_others_lead_within_seconds(
         until(lambda: is_offline(synced, victim), "its directory is offline")
         until(lambda: left_the_isr(synced, victim, [0, 1, 2]), "it is out of sync everywhere")
         work.await_progress()
-        assert work.silence_s(failed_ns) < SILENCE_S
+        work.assert_went_on(failed_ns)
         assert victim not in [synced.leader_of(TOPIC, index) for index in range(3)]
         assert len(synced.servers[victim].events("data-directory-offline")) == 1
 
@@ -250,7 +249,7 @@ def test_a_follower_whose_disk_hangs_is_told_of_leaves_the_isr_and_returns(
         assert any(f"broker={follower}" in line for line in server.events("replica-lagging"))
         lag = server.metric("penstock_replica_lag_records", broker=str(follower))
         work.await_progress()
-        assert work.silence_s(held_ns) < LAG_MS / 1000 + SILENCE_S
+        work.assert_went_on(held_ns, after_s=LAG_MS / 1000)
         assert lag > 0
         faults[follower].heal()
         synced.wait_healthy()
@@ -277,7 +276,7 @@ def test_a_leader_with_a_sync_that_never_returns_is_taken_out_and_can_be_stopped
         until(lambda: is_offline(impatient, victim), "its directory is offline")
         until(lambda: left_the_isr(impatient, victim, [0, 1, 2]), "it is out of sync everywhere")
         work.await_progress()
-        assert work.silence_s(held_ns) < HANG_MS / 1000 + SILENCE_S
+        work.assert_went_on(held_ns, after_s=HANG_MS / 1000)
         (said,) = impatient.servers[victim].events("data-directory-offline")
         assert "a sync has not returned" in said
 

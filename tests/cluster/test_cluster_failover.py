@@ -24,7 +24,6 @@ from tests.support.workload import TOPIC, Workload
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-SILENCE_S = 15.0  # the promise is 5 s on a machine that is not busy with anything else
 PAUSE_S = 6.0  # three sessions
 BULK_BYTES = 2000
 
@@ -60,7 +59,7 @@ def test_producers_go_on_within_seconds_when_a_leader_is_killed(
             killed_ns = time.monotonic_ns()
             cluster.kill(victim)
             work.await_progress()
-            assert work.silence_s(killed_ns) < SILENCE_S
+            work.assert_went_on(killed_ns)
             assert cluster.leader_of(TOPIC, 0) != victim
             cluster.start(victim)
             cluster.wait_healthy()
@@ -77,7 +76,7 @@ def test_producers_go_on_when_the_controller_is_killed(
             killed_ns = time.monotonic_ns()
             cluster.kill(victim)
             work.await_progress()
-            assert work.silence_s(killed_ns) < SILENCE_S
+            work.assert_went_on(killed_ns)
             assert cluster.controller() != victim
             cluster.start(victim)
             cluster.wait_healthy()
@@ -98,7 +97,7 @@ def test_a_follower_that_is_killed_costs_no_error_and_catches_up_later(
             cluster.kill(follower)
             cluster.wait_isr(TOPIC, 0, 2)
             work.await_progress()
-            assert work.silence_s(killed_ns) < SILENCE_S
+            work.assert_went_on(killed_ns)
             assert cluster.leader_of(TOPIC) == leader
             work.load.await_more(1000)
             cluster.start(follower)
@@ -139,7 +138,7 @@ def test_a_rolling_restart_shows_no_client_an_error(cluster: ClusterOfServers, r
             cluster.start(number)
             cluster.wait_healthy()
             work.await_progress()
-        assert work.silence_s(begun_ns) < SILENCE_S
+        work.assert_went_on(begun_ns)
         work.finish()
         assert not work.load.errors
         assert not work.reader.errors
@@ -160,7 +159,7 @@ def test_a_leader_that_hangs_is_replaced_and_takes_nothing_when_it_wakes(
         until(lambda: cluster.partition(TOPIC, 0).leader != victim, "somebody else leads")
         assert cluster.partition(TOPIC, 0).leader_epoch > epoch
         work.await_progress()
-        assert work.silence_s(paused_ns) < SILENCE_S
+        work.assert_went_on(paused_ns)
         until(lambda: time.monotonic() > resumed_s, "time passes")
         cluster.resume(victim)
         cluster.wait_healthy()

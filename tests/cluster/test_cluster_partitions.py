@@ -16,9 +16,6 @@ from tests.support.workload import TOPIC, Workload
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 APART_S = 6.0  # three sessions
-SILENCE_S = (
-    20.0  # the promise is 5 s where nothing else is at work, and clients take 4 s to lose patience
-)
 
 
 @pytest.fixture
@@ -89,7 +86,7 @@ def test_a_leader_that_does_not_hear_its_followers_gives_way(
         )
         print(f"others led after {(time.monotonic_ns() - cut_ns) / 1e9:.2f} s")  # noqa: T201 - for pytest -rP
         work.await_progress()
-        assert work.silence_s(cut_ns) < SILENCE_S
+        work.assert_went_on(cut_ns)
         network.heal()
         cluster.wait_healthy()
         work.await_progress()
@@ -133,7 +130,7 @@ def test_the_majority_goes_on_when_a_host_is_cut_off(
         cut_ns = time.monotonic_ns()
         network.isolate(victim)
         work.await_progress()
-        assert work.silence_s(cut_ns) < SILENCE_S
+        work.assert_went_on(cut_ns)
         while_apart()
         network.heal()
         on_etcd.wait_healthy()

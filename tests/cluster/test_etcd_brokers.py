@@ -19,7 +19,6 @@ pytestmark = [
     pytest.mark.skipif(support.missing() is not None, reason=str(support.missing())),
 ]
 
-SILENCE_S = 15.0  # the promise is 5 s on a machine that is not busy with anything else
 SETTINGS = {"broker.session.timeout.ms": 4000}  # busy machines have slow elections
 
 
@@ -46,7 +45,7 @@ def test_a_controller_that_dies_together_with_etcds_leader_is_replaced(
         leader.kill()
         cluster.kill(victim)
         work.await_progress()
-        assert work.load.longest_silence_s(killed_ns) < SILENCE_S
+        work.assert_went_on(killed_ns)
         assert cluster.controller() != victim
         etcd.start()
         cluster.start(victim)

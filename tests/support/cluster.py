@@ -32,6 +32,7 @@ TRANSACTION: Final = 1
 
 _ASK_PATIENCE_S: Final = 5.0  # of one question; a broker may be cut off
 _LINES_OF_LOG: Final = 80
+_CHARS_OF_ERROR: Final = 500
 _LOG_OF: Final = "the end of the log of broker"
 _QUICK: Final = {  # a cluster is there to be broken: brokers notice as soon as they would for a user
     "broker.session.timeout.ms": "2000",
@@ -120,10 +121,11 @@ class ClusterOfServers:
             self.explain(error)
 
     def explain(self, error: BaseException) -> None:
-        """Adds what the brokers said to what went wrong."""
+        """Adds what the brokers said to what went wrong, which is told again below so much."""
         if not getattr(error, "__notes__", None) or _LOG_OF not in "".join(error.__notes__):
             for number in self.servers:
                 error.add_note(f"{_LOG_OF} {number}:\n{self.log_tail(number)}")
+            error.add_note(f"what failed, once more: {str(error)[:_CHARS_OF_ERROR]}")
 
     # Running ---------------------------------------------------------------------------------
 

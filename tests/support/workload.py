@@ -14,6 +14,7 @@ from tests.support.server import PATIENCE_S, until
 TOPIC: Final = "t"
 GROUP: Final = "g"
 TRANSACTIONAL_ID: Final = "tx"
+_MOST_SILENT_S: Final = 50.0  # ten times the promise, which benchmarks/failover.py measures
 
 
 class Workload:
@@ -92,6 +93,10 @@ class Workload:
         found = self.load.longest_silence_s(since_ns)
         print(f"silent for {found:.2f} s at most")  # noqa: T201 - see above
         return found
+
+    def assert_went_on(self, since_ns: int, *, after_s: float = 0.0) -> None:
+        """No partition was silent for long; `after_s`: for how long the fault is borne by design."""
+        assert self.silence_s(since_ns) < after_s + _MOST_SILENT_S
 
     def finish(self) -> None:
         """Ends the load, lets readers come to the end, and asserts that the history is sound."""
