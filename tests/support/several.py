@@ -32,6 +32,7 @@ Pass = Callable[[], Awaitable[Any]]
 Gate = Callable[[int, Message, Pass], Awaitable[Any]]  # to whom, what, and how to let it pass
 
 PARTITIONS = 3
+_PATIENCE_S = 60.0
 _SETTINGS = {
     "broker.session.timeout.ms": "60000",
     "offsets.topic.num.partitions": str(PARTITIONS),
@@ -80,7 +81,8 @@ class Several:
     # Running ---------------------------------------------------------------------------------
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(coroutine)
+        """With an end of its own: an alarm that is raised inside uvloop may be lost."""
+        return self._runner.run(asyncio.wait_for(coroutine, _PATIENCE_S))
 
     def call(self, function: Callable[[], T]) -> T:
         async def called() -> T:

@@ -150,13 +150,12 @@ class Commands(View):
         )
 
     async def fail_replicas(
-        self, broker_id: int, broker_epoch: int, partitions: Iterable[TopicPartition]
+        self, broker_id: int, broker_epoch: int, partitions: Mapping[TopicPartition, bool]
     ) -> dict[TopicPartition, BrokerError | None]:
-        """What a broker says of its own logs: each is out of sync then, or why not."""
-        asked = list(partitions)
+        """What a broker says of its own logs, and whether it builds them anew: each is out of sync then, or why not."""
 
         def decide() -> Answers:
-            return fail_replicas(self.image, self.rules, broker_id, broker_epoch, asked)
+            return fail_replicas(self.image, self.rules, broker_id, broker_epoch, partitions)
 
         return await self._answered(decide, DEFAULT_TIMEOUT_MS)
 

@@ -155,21 +155,24 @@ class Delegation(Commands):
         answered = await self.ask_controller(request, AlterPartitionResponse, timeout_ms=timeout_ms)
         return await self.decide_isrs(request) if answered is None else answered
 
-    async def report_lost_logs(self, request: AssignReplicasToDirsRequest) -> None:
-        """Tells the controller of logs of this broker that are damaged."""
+    async def report_lost_logs(
+        self, request: AssignReplicasToDirsRequest
+    ) -> AssignReplicasToDirsResponse:
+        """Tells the controller of logs of this broker that are damaged, or that others had better lead."""
         answered = await self.ask_controller(
             request, AssignReplicasToDirsResponse, timeout_ms=_ISR_TIMEOUT_MS
         )
-        if answered is None:
-            await self.decide_lost_logs(request)
+        return await self.decide_lost_logs(request) if answered is None else answered
 
     # what this broker does for others as the controller
 
     async def decide_lost_logs(
         self, request: AssignReplicasToDirsRequest
     ) -> AssignReplicasToDirsResponse:
-        names = names_of(places_of(request), self.image)
-        errors = await self.fail_replicas(request.broker_id, request.broker_epoch, names.values())
+        places = places_of(request)
+        names = names_of(places, self.image)
+        failed = {name: places[place] for place, name in names.items()}
+        errors = await self.fail_replicas(request.broker_id, request.broker_epoch, failed)
         return lost_logs_answer(request, {place: errors[name] for place, name in names.items()})
 
     async def decide_isrs(self, request: AlterPartitionRequest) -> AlterPartitionResponse:

@@ -17,6 +17,7 @@ from penstock.broker.partition import Partition
 from penstock.metadata.image import PartitionImage
 from penstock.model.clock import Clock
 from penstock.model.errors import BrokerError, ErrorCode
+from penstock.replication.leader import Leadership
 from penstock.wire.messages.alter_partition import (
     AlterPartitionRequest,
     BrokerState,
@@ -123,12 +124,24 @@ class IsrKeeper:
         """Who has everything asks for nothing new: that it may be in sync by now, nobody else would notice."""
         put_off, self._put_off = self._put_off, {}
         for partition in put_off:
-            if partition.leadership is None or partition.failure is not None:
+            leadership = partition.leadership
+            if leadership is None or partition.failure is not None:
                 continue
-            if partition.leadership.proposed is not None:
+            if leadership.proposed is not None:
                 self._put_off[partition] = None  # until that is decided
-            else:
-                partition.take_in_followers(partition.leadership)
+            elif self._knows_of_more(leadership):
+                partition.take_in_followers(leadership)
+
+    def _knows_of_more(self, leadership: Leadership) -> bool:
+        """Whether one that is out of sync has fetched in the session that it has now: in a later one it will anew."""
+        brokers = self._cluster.image.brokers
+        return any(
+            broker_id not in leadership.isr.members
+            and (known := brokers.get(broker_id)) is not None
+            and known.epoch == follower.broker_epoch
+            and not known.in_controlled_shutdown
+            for broker_id, follower in leadership.followers()
+        )
 
     def _look(self, now_ms: int, lag_ms: int) -> None:
         slow: dict[int, int] = {}

@@ -16,31 +16,38 @@ from penstock.wire.messages.assign_replicas_to_dirs import (
     TopicResponse,
 )
 
-LOST = (1).to_bytes(16, "big")  # KIP-858's directory for what is in none
+KEPT = bytes(16)  # KIP-858's directory of what is in no certain one: the log stays, others lead
+LOST = (1).to_bytes(16, "big")  # and of what is in none: the log is built anew
 
 Place = tuple[bytes, int]
 
 
 def request_for(
-    broker_id: int, broker_epoch: int, places: Iterable[Place]
+    broker_id: int, broker_epoch: int, places: Mapping[bytes, Iterable[Place]]
 ) -> AssignReplicasToDirsRequest:
+    """`places` by directory."""
+    directories = [DirectoryData(id=it, topics=_topics(found)) for it, found in places.items()]
+    return AssignReplicasToDirsRequest(
+        broker_id=broker_id, broker_epoch=broker_epoch, directories=directories
+    )
+
+
+def _topics(places: Iterable[Place]) -> list[TopicData]:
     topics: dict[bytes, TopicData] = {}
     for topic_id, index in places:
         topic = topics.setdefault(topic_id, TopicData(topic_id=topic_id))
         topic.partitions.append(PartitionData(partition_index=index))
-    lost = DirectoryData(id=LOST, topics=list(topics.values()))
-    return AssignReplicasToDirsRequest(
-        broker_id=broker_id, broker_epoch=broker_epoch, directories=[lost]
-    )
+    return list(topics.values())
 
 
-def places_of(request: AssignReplicasToDirsRequest) -> list[Place]:
-    return [
-        (topic.topic_id, partition.partition_index)
+def places_of(request: AssignReplicasToDirsRequest) -> dict[Place, bool]:
+    """Whether each is built anew."""
+    return {
+        (topic.topic_id, partition.partition_index): directory.id != KEPT
         for directory in request.directories
         for topic in directory.topics
         for partition in topic.partitions
-    ]
+    }
 
 
 def names_of(places: Iterable[Place], image: ClusterImage) -> dict[Place, TopicPartition]:
@@ -51,6 +58,17 @@ def names_of(places: Iterable[Place], image: ClusterImage) -> dict[Place, TopicP
         if topic is not None:
             found[topic_id, index] = TopicPartition(topic.name, index)
     return found
+
+
+def accepted_places(answered: AssignReplicasToDirsResponse) -> set[Place]:
+    """Those that the controller has dealt with."""
+    return {
+        (topic.topic_id, partition.partition_index)
+        for directory in answered.directories
+        for topic in directory.topics
+        for partition in topic.partitions
+        if not answered.error_code and not partition.error_code
+    }
 
 
 def answer(

@@ -8,11 +8,13 @@ what was committed is kept as it is (F3): to build it anew would lose that for g
 
 import asyncio
 import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.broker.cluster import Cluster, Spawn
 from penstock.broker.follower import Followers
-from penstock.broker.lost_logs import request_for
+from penstock.broker.lost_logs import KEPT, LOST, Place, accepted_places, request_for
 from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
 from penstock.metadata.image import PartitionImage
@@ -24,19 +26,26 @@ _log = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0
 
 
+@dataclass(slots=True)
+class _Failed:
+    epoch: int  # in which it failed: its leader may still count on what it had
+    reported: int = -1  # the epoch that the controller has ended for it
+    obstacle: str = ""  # what last kept it from being built anew
+
+
 class Repair:
     def __init__(self, replicas: Replicas, cluster: Cluster, followers: Followers) -> None:
         self._replicas = replicas
         self._cluster = cluster
         self._followers = followers
-        self._failed: dict[Partition, str] = {}  # what last kept it from being built anew
+        self._failed: dict[Partition, _Failed] = {}
 
     def start(self, spawn: Spawn) -> None:
         spawn(self._run(), "repair")
 
     def failed(self, partition: Partition) -> None:
         """Its log is damaged, and it has said so."""
-        self._failed[partition] = ""
+        self._failed[partition] = _Failed(partition.leader_epoch)
         self._followers.unfollow(partition)
 
     def fell_short(self, partition: Partition, committed: int) -> None:
@@ -62,20 +71,27 @@ class Repair:
                 await self._mend()
 
     async def _mend(self) -> None:
-        reported = []
-        for partition in list(self._failed):
+        reported = {}
+        for partition, failed in list(self._failed.items()):
             state = self._state(partition)
             if state is None or partition.failure is None:
-                del self._failed[
-                    partition
-                ]  # deleted, moved to other brokers, or under another leader
-            elif self._cluster.broker_id in (*state.isr, *state.elr):
-                if len(state.replicas) > 1:
-                    reported.append(partition)
+                # deleted, moved to other brokers, or under another leader
+                del self._failed[partition]
+            elif self._is_counted_on(partition, state, failed):
+                if len(state.replicas) > 1 and state.leader_epoch > failed.reported:
+                    reported[partition] = state.leader_epoch
             elif state.leader not in (self._cluster.broker_id, -1) and not partition.is_stopped:
-                self._rebuild(partition)
+                self._rebuild(partition, failed)
         if reported:
             await self._report(reported)
+
+    def _is_counted_on(self, partition: Partition, state: PartitionImage, failed: _Failed) -> bool:
+        """In sync, eligible, or about to be: its leader may have asked for that, by what a log had that is thrown away."""
+        if self._cluster.broker_id in (*state.isr, *state.elr):
+            return True
+        return (
+            not partition.is_stopped and state.leader != -1 and state.leader_epoch <= failed.epoch
+        )
 
     def _state(self, partition: Partition) -> PartitionImage | None:
         topic = self._cluster.image.topics_by_id.get(partition.topic.id)
@@ -85,23 +101,32 @@ class Repair:
         hosted = partition.topic.partitions[partition.index] is partition
         return state if hosted and self._cluster.broker_id in state.replicas else None
 
-    async def _report(self, partitions: list[Partition]) -> None:
-        places = [(partition.topic.id, partition.index) for partition in partitions]
-        request = request_for(self._cluster.broker_id, self._cluster.epoch, places)
+    async def _report(self, epochs: Mapping[Partition, int]) -> None:
+        """Once in an epoch: that the controller has ended it comes with the metadata."""
+        places: dict[Place, Partition] = {(it.topic.id, it.index): it for it in epochs}
+        kept = [it for it, partition in places.items() if partition.is_stopped]
+        told = {LOST: places.keys() - kept, KEPT: kept}
+        request = request_for(self._cluster.broker_id, self._cluster.epoch, told)
         try:
-            await self._cluster.report_lost_logs(request)
+            answered = await self._cluster.report_lost_logs(request)
         except BrokerError as error:
             _log.info("damage-not-reported partitions=%d error=%s", len(places), error)
+            return
+        for place in accepted_places(answered) & places.keys():
+            partition = places[place]
+            failed = self._failed.get(partition)
+            if failed is not None:
+                failed.reported = epochs[partition]
 
-    def _rebuild(self, partition: Partition) -> None:
+    def _rebuild(self, partition: Partition, failed: _Failed) -> None:
         try:
             self._replicas.start_over(partition)
         except StorageFault as fault:
             self._replicas.disk_failed(fault)
             return
         except BrokerError as error:  # no room to rename it: tried again, told of once
-            if self._failed[partition] != str(error):
-                self._failed[partition] = str(error)
+            if failed.obstacle != str(error):
+                failed.obstacle = str(error)
                 _log.error("replica-not-rebuilt partition=%s error=%s", partition, error)
             return
         del self._failed[partition]

@@ -9,7 +9,7 @@ import logging
 from typing import Final
 
 from penstock.broker.cluster import Cluster, Spawn
-from penstock.broker.lost_logs import request_for
+from penstock.broker.lost_logs import KEPT, request_for
 from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
 from penstock.model.clock import Clock
@@ -45,7 +45,7 @@ class Yielding:
         if not chosen:
             return
         places = [(partition.topic.id, partition.index) for partition in chosen]
-        request = request_for(self._cluster.broker_id, self._cluster.epoch, places)
+        request = request_for(self._cluster.broker_id, self._cluster.epoch, {KEPT: places})
         try:
             await self._cluster.report_lost_logs(request)
         except BrokerError as error:

@@ -1,6 +1,10 @@
-"""Replicas whose logs are damaged: out of the ISR and of the ELR at once, so that they never lead (L3)."""
+"""Replicas whose logs are damaged: out of the ISR and of the ELR at once, so that they never lead (L3).
 
-from collections.abc import Iterable
+Where a log is to be built anew a new epoch begins, under the same leader if need be: it forgets what the replica
+had, and counts it once it has fetched again.
+"""
+
+from collections.abc import Mapping
 
 from penstock.metadata.decisions import Rules
 from penstock.metadata.image import ClusterImage
@@ -17,46 +21,45 @@ def fail_replicas(
     rules: Rules,
     broker_id: int,
     broker_epoch: int,
-    partitions: Iterable[TopicPartition],
+    partitions: Mapping[TopicPartition, bool],
 ) -> Answers:
-    """What a broker says of its own logs. The last replica that can be had stays: there is none to rebuild it from."""
+    """What a broker says of its own logs, and whether it builds them anew. The last replica that can be had stays: there is none to rebuild it from."""
     check_session(image, broker_id, broker_epoch)
     electorate = Electorate(image, rules)
     edits = Edits(image)
     errors: dict[TopicPartition, BrokerError | None] = {}
-    for at in partitions:
+    for at, is_lost in partitions.items():
         try:
             topic, before = edits.find(at)
-            law = electorate.law(topic)
-            edits.put(topic, at.partition, _without(before, broker_id, electorate, law))
+            able = electorate.able
+            after = deprived(before, broker_id, able, electorate.law(topic), reelected=is_lost)
+            if after is None:
+                raise BrokerError(
+                    f"no other replica of {list(before.replicas)} has all that is committed",
+                    ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+                )
+            edits.put(topic, at.partition, after)
             errors[at] = None
         except BrokerError as error:
             errors[at] = error
     return Answers(edits.decisions(), errors)
 
 
-def _without(
-    before: PartitionImage, broker_id: int, electorate: Electorate, law: Law
-) -> PartitionImage:
-    after = deprived(before, broker_id, electorate.able, law)
-    if after is None:
-        raise BrokerError(
-            f"no other replica of {list(before.replicas)} has all that is committed",
-            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-        )
-    return after
-
-
 def deprived(
-    before: PartitionImage, broker_id: int, able: frozenset[int], law: Law
+    before: PartitionImage,
+    broker_id: int,
+    able: frozenset[int],
+    law: Law,
+    *,
+    reelected: bool = False,
 ) -> PartitionImage | None:
     """The partition without a replica whose data is not what it was; None where no other has all that is committed."""
     if broker_id not in (*before.isr, *before.elr):
-        return before
+        return settled(before, before, law, reelected=reelected)
     after = without(before, broker_id, law, intact=False)
     if not after.isr and not after.elr:
         return None
     after = after._replace(elr=tuple(it for it in after.elr if it != broker_id))
     if before.leader == broker_id or not after.isr:
         after = elected(after, able - {broker_id}, unclean=False)
-    return settled(before, after, law)
+    return settled(before, after, law, reelected=reelected)

@@ -102,7 +102,7 @@ def test_a_damaged_follower_is_built_anew_under_the_same_leader(brokers: Several
     brokers.until(lambda: damaged.failure is None)
     brokers.until(lambda: end_at(brokers, 3) == 3)
     brokers.until(lambda: set(state(brokers).isr) == {1, 2, 3})
-    assert (brokers.leader(TOPIC), state(brokers).leader_epoch) == (1, epoch)
+    assert (brokers.leader(TOPIC), state(brokers).leader_epoch) == (1, epoch + 1)
 
 
 def test_a_replica_whose_leader_lacks_what_is_committed_is_kept_and_out_of_sync(

@@ -17,10 +17,12 @@ ALONE = PartitionImage(1, 5, 7, (1, 2, 3), (1,))
 
 
 def fail(
-    world: World, broker_id: int, *places: TopicPartition
+    world: World, broker_id: int, *places: TopicPartition, is_lost: bool = True
 ) -> Mapping[TopicPartition, BrokerError | None]:
     epoch = world.image.brokers[broker_id].epoch
-    answers = fail_replicas(world.image, world.rules, broker_id, epoch, places or (AT,))
+    answers = fail_replicas(
+        world.image, world.rules, broker_id, epoch, dict.fromkeys(places or (AT,), is_lost)
+    )
     world.carry_out_all(answers.decisions)
     return answers.errors
 
@@ -31,23 +33,23 @@ def test_a_leader_leaves_the_isr_and_the_next_in_sync_leads_in_a_new_epoch() -> 
     assert partition(world) == PartitionImage(2, 6, 8, (1, 2, 3), (2, 3))
 
 
-def test_a_follower_leaves_the_isr_and_the_leader_stays() -> None:
+def test_a_follower_leaves_the_isr_and_the_leader_stays_and_forgets_what_it_had() -> None:
     world = world_with(FULL)
     fail(world, 3)
-    assert partition(world) == PartitionImage(1, 5, 8, (1, 2, 3), (1, 2))
+    assert partition(world) == PartitionImage(1, 6, 8, (1, 2, 3), (1, 2))
 
 
 def test_who_is_damaged_is_not_eligible_where_too_few_are_left_in_sync() -> None:
     """Anyone else who leaves would be."""
     world = world_with(FULL._replace(isr=(1, 2)))
     fail(world, 2)
-    assert partition(world) == PartitionImage(1, 5, 8, (1, 2, 3), (1,))
+    assert partition(world) == PartitionImage(1, 6, 8, (1, 2, 3), (1,))
 
 
 def test_one_that_is_only_eligible_is_so_no_longer() -> None:
     world = world_with(ALONE._replace(elr=(2, 3)))
     fail(world, 2)
-    assert partition(world) == PartitionImage(1, 5, 8, (1, 2, 3), (1,), (3,))
+    assert partition(world) == PartitionImage(1, 6, 8, (1, 2, 3), (1,), (3,))
 
 
 def test_the_last_in_sync_gives_way_to_one_that_is_eligible() -> None:
@@ -92,20 +94,28 @@ def test_it_stays_so_also_where_unclean_elections_are_allowed() -> None:
     assert partition(world) == ALONE
 
 
-def test_one_that_is_out_of_sync_already_changes_nothing() -> None:
+def test_the_leader_forgets_also_one_that_is_out_of_sync_already() -> None:
+    """It may have asked to take it in, by what it had."""
     world = world_with(FULL._replace(isr=(1, 2)))
-    before = world.revision
     assert fail(world, 3) == {AT: None}
-    assert partition(world) == FULL._replace(isr=(1, 2))
+    assert partition(world) == PartitionImage(1, 6, 8, (1, 2, 3), (1, 2))
+
+
+def test_of_a_log_that_is_kept_nothing_is_forgotten() -> None:
+    world = world_with(FULL)
+    fail(world, 3, is_lost=False)
+    assert partition(world) == PartitionImage(1, 5, 8, (1, 2, 3), (1, 2))
+    before = world.revision
+    fail(world, 3, is_lost=False)
     assert world.revision == before, "nothing is written"
 
 
-def test_said_twice_it_is_done_once() -> None:
+def test_said_twice_it_changes_nobody_else() -> None:
     world = world_with(FULL)
     fail(world, 1)
     after = partition(world)
     assert fail(world, 1) == {AT: None}
-    assert partition(world) == after
+    assert partition(world)._replace(leader_epoch=6, partition_epoch=8) == after
 
 
 def test_one_that_is_about_to_stop_does_not_take_over() -> None:
@@ -134,7 +144,7 @@ def test_of_many_partitions_each_is_decided_by_itself() -> None:
 def test_only_a_broker_in_its_present_session_is_heard(broker_id: int, epoch: int) -> None:
     world = world_with(FULL)
     with pytest.raises(BrokerError) as refused:
-        fail_replicas(world.image, world.rules, broker_id, epoch, [AT])
+        fail_replicas(world.image, world.rules, broker_id, epoch, {AT: True})
     assert refused.value.code in (
         ErrorCode.STALE_BROKER_EPOCH,
         ErrorCode.BROKER_ID_NOT_REGISTERED,

@@ -1,6 +1,6 @@
 """AssignReplicasToDirs: a broker says that logs of its own are lost, and others must lead those partitions (KIP-858).
 
-A broker has one directory here: any that is named stands for what is no longer in it.
+A broker has one directory here: one that is named tells whether the log is built anew, or kept and not counted on.
 """
 
 from penstock.kafka.context import Context

@@ -62,10 +62,11 @@ def _check_replica(replica_id: int, request: FetchRequest, context: Context) -> 
 
 
 def _check_session(replica_id: int, epoch: int, context: Context) -> None:
+    """What is known of it must be of this session: until it is admitted, it may still count as in sync from the last."""
     known = context.cluster.image.brokers.get(replica_id)
-    if known is None or known.epoch != epoch:
+    if known is None or known.epoch != epoch or known.fenced:
         raise BrokerError(
-            f"broker {replica_id} fetches in session {epoch}, which is not its present one",
+            f"broker {replica_id} fetches in session {epoch}, which is not one that it takes part in",
             ErrorCode.STALE_BROKER_EPOCH,
         )
 

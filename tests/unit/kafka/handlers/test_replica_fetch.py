@@ -104,6 +104,16 @@ def test_a_follower_of_an_earlier_session_is_refused(engine: Engine, server: Ser
         server.handle(request(partition, replica_id=ANN), 14)  # which cannot say its session
 
 
+def test_a_follower_that_is_not_admitted_yet_is_refused(engine: Engine, server: Server) -> None:
+    """It may still be among the in-sync replicas of its last session: what it has now would go unnoticed after."""
+    partition = led(engine)
+    brokers = server.services.cluster.image.brokers
+    brokers[ANN] = brokers[ANN]._replace(fenced=True)
+    with pytest.raises(BrokerError) as refused:
+        server.handle(request(partition), VERSION)
+    assert refused.value.code is ErrorCode.STALE_BROKER_EPOCH
+
+
 def test_a_fetch_that_waited_while_its_broker_began_another_session_counts_for_nothing(
     engine: Engine, server: Server
 ) -> None:
