@@ -88,6 +88,11 @@ class Workload:
                 "the group goes on reading and committing",
             )
 
+    def await_reader(self) -> None:
+        """Until the reader has all that is acknowledged by now: it does not look at checksums, as few do."""
+        goal = self.load.acked
+        until(lambda: self.reader.count >= goal, "the reader has read what there is")
+
     def silence_s(self, since_ns: int) -> float:
         """The longest time since then in which some partition acknowledged nothing; `pytest -rP` shows it."""
         found = self.load.longest_silence_s(since_ns)
