@@ -48,6 +48,7 @@ _REFUSALS: Final = frozenset(
 )
 _SILENCES: Final = frozenset({StatusCode.DEADLINE_EXCEEDED, StatusCode.UNAVAILABLE})
 _ITS_OWN_WORDS: Final = "etcdserver:"
+_HAS_A_NEW_LEADER: Final = "etcdserver: leader changed"
 _REMEDIES: Final = {
     Fault.FULL: "; compact and defragment it, then: etcdctl alarm disarm",
     Fault.NOT_DONE: "; is it running, and has it a quorum?",
@@ -62,11 +63,20 @@ class Compacted(StoreError):
 class Trouble(Exception):
     """A call to one member has failed."""
 
-    def __init__(self, fault: Fault, member: str, reason: str, *, is_silent: bool = False) -> None:
-        """`is_silent`: nothing shows that the member runs and can be reached."""
+    def __init__(
+        self,
+        fault: Fault,
+        member: str,
+        reason: str,
+        *,
+        is_silent: bool = False,
+        is_over: bool = False,
+    ) -> None:
+        """`is_silent`: nothing shows that the member runs and can be reached. `is_over`: it may be asked again."""
         super().__init__(f"etcd {member}: {reason}{_REMEDIES.get(fault, '')}")
         self.fault = fault
         self.is_silent = is_silent
+        self.is_over = is_over
         self._member = member
         self._reason = reason
 
@@ -99,4 +109,10 @@ def trouble_of(member: str, code: StatusCode, details: str) -> Trouble:
         if text in details:
             return Trouble(fault, member, details, is_silent=is_silent)
     fault = Fault.REFUSED if code in _REFUSALS else Fault.UNKNOWN
-    return Trouble(fault, member, f"{code.name.lower()}: {details}", is_silent=is_silent)
+    return Trouble(
+        fault,
+        member,
+        f"{code.name.lower()}: {details}",
+        is_silent=is_silent,
+        is_over=_HAS_A_NEW_LEADER in details,
+    )

@@ -14,6 +14,7 @@ from penstock.metadata.etcd_settings import EtcdSettings
 from penstock.metadata.store import StoreError
 
 _PAUSE_S: Final = 0.05
+_GREETING_SHARE: Final = 2  # of the time for an answer: who is there says so at once, leader or not
 _AUTH_IS_OFF: Final = "authentication is not enabled"
 
 OPTIONS: Final = (
@@ -157,6 +158,8 @@ class EtcdClient:
 
     def leave(self, member: str, trouble: Trouble) -> None:
         """It does not answer as it should: the next question goes to another, and it is checked again later."""
+        if trouble.is_over:
+            return
         self._greeted.discard(member)
         self.members.leave(member, is_silent=trouble.is_silent)
 
@@ -199,7 +202,8 @@ class EtcdClient:
             response_deserializer=method.response.FromString,
         )
         try:
-            return await send(request, timeout=self._timeout_s, metadata=metadata_of(token))
+            timeout_s = self._timeout_s / (_GREETING_SHARE if method is STATUS else 1)
+            return await send(request, timeout=timeout_s, metadata=metadata_of(token))
         except grpc.aio.AioRpcError as error:
             trouble = trouble_of(member, error.code(), error.details() or "")
             if trouble.fault in ELSEWHERE:

@@ -249,7 +249,6 @@ def test_a_commit_that_a_member_with_an_old_state_took_is_ambiguous() -> None:
 @pytest.mark.parametrize(
     ("code", "details"),
     [
-        (grpc.StatusCode.UNAVAILABLE, "etcdserver: leader changed"),
         (grpc.StatusCode.UNAVAILABLE, "etcdserver: request timed out"),
         (grpc.StatusCode.UNKNOWN, "etcdserver: server stopped"),
         (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded"),
@@ -267,6 +266,21 @@ def test_a_commit_is_sent_once_and_ambiguous_if_it_may_have_happened(
         assert "Txn" not in second.asked
         await store.read("k")  # which is what one does then, and it goes elsewhere
         assert second.asked == ["Status", "Range"]
+
+    run(scenario, members=2)
+
+
+def test_a_member_that_has_found_a_new_leader_is_asked_again() -> None:
+    """To go elsewhere may be to go to the one whose death was the reason."""
+
+    async def scenario(store: EtcdStore, first: FakeMember, second: FakeMember) -> None:
+        changed = (grpc.StatusCode.UNAVAILABLE, "etcdserver: leader changed")
+        first.failures = {TXN.path: [changed], RANGE.path: [changed]}
+        with pytest.raises(Ambiguous, match="the commit may have happened"):
+            await store.commit([], [Put("k", b"")])
+        assert await store.read("k") is None
+        assert first.asked == ["Status", "Txn", "Range", "Range"]
+        assert second.asked == []
 
     run(scenario, members=2)
 
