@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest import mock
 
+from penstock.broker.ballot import Ballot
 from penstock.broker.controller_duties import Duties
 from penstock.broker.follower import Followers
 from penstock.broker.hosting import Hosting
@@ -100,13 +101,26 @@ def a_leader_that_goes_on_without_a_session() -> Iterator[None]:
         yield
 
 
-def accusations_that_nobody_hears() -> AbstractContextManager[Any]:
+@contextmanager
+def accusations_that_nobody_hears() -> Iterator[None]:
     """Kafka's way: whoever holds its session leads, whether its followers reach it or not."""
 
     async def deaf(_suspicions: Suspicions) -> None:
         """Let them talk."""
 
-    return mock.patch.object(Suspicions, "attend", deaf)
+    def trusting(_ballot: Ballot) -> dict[int, int]:
+        return {}
+
+    with (
+        mock.patch.object(Suspicions, "attend", deaf),
+        mock.patch.object(Ballot, "_suspects", trusting),
+    ):
+        yield
+
+
+def a_vote_that_needs_no_majority() -> AbstractContextManager[Any]:
+    """Whoever is cut off votes the others out."""
+    return mock.patch.object(Ballot, "_is_majority", lambda _, count: count > 0)
 
 
 def a_follower_that_is_believed_on_its_own() -> AbstractContextManager[Any]:

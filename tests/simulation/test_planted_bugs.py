@@ -68,6 +68,12 @@ _TRIES = 3  # what a schedule leaves open is up to the seed
             "the leader was replaced",
         ),
         (
+            bugs.a_vote_that_needs_no_majority,
+            scenarios.a_follower_is_cut_off_from_its_leader,
+            scenarios.ONE,
+            "the leader was replaced",
+        ),
+        (
             bugs.a_leader_that_trusts_its_last_word_of_the_store,
             scenarios.a_leader_is_cut_off_from_the_store_alone,
             scenarios.ONE,

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
+from penstock.broker.ballot import Ballot
 from penstock.broker.commands import DEFAULT_TIMEOUT_MS, new_id
 from penstock.broker.committer import Committer
 from penstock.broker.controller_duties import Duties
@@ -78,6 +79,7 @@ class Cluster(Delegation):
         self._departed = Departed()
         self.on_change(lambda delta: self._departed.take(self.image, delta))
         self._witness = Witness(store, self, self._session, self.peers, spawn)
+        self._ballot = Ballot(store, self, self._session, self._heartbeats, duties.suspicions)
         self._tasks: list[asyncio.Task[None]] = []
 
     # starting and stopping
@@ -119,6 +121,7 @@ class Cluster(Delegation):
         self._run(self._membership.do_duties(), "cluster-duties")
         self._run(self._session.check_for_ever(), "session-check")
         self._run(self._heartbeats.send_for_ever(), "heartbeats")
+        self._run(self._ballot.look_for_ever(), "ballot")
         self._run(self._upkeep.balance_for_ever(), "leader-balance")
         self._run(self._promotions.attend_for_ever(), "promotions")
         self._run(self._surveying.look_for_ever(), "surveys")

@@ -30,6 +30,9 @@ class Heartbeats:
         self._session = session
         self._duties = duties
         self._peers = peers
+        self.heard_s = (
+            0.0  # when this controller last answered, or took office; by the loop's clock
+        )
         self._due = asyncio.Event()
         self._beating: asyncio.Timeout | None = None
         self._is_disabled: Callable[[], bool] = lambda: False
@@ -99,6 +102,8 @@ class Heartbeats:
         a new controller."""
         own = self._view.image.brokers.get(self._view.broker_id)
         waits = own is not None and (own.fenced or own.in_controlled_shutdown)
+        if delta.controller:
+            self.heard_s = asyncio.get_running_loop().time()
         if delta.controller and self._beating is not None and not self._beating.expired():
             self._beating.reschedule(0)  # whom it asks is not the one to tell
         if delta.controller or (waits and self._view.broker_id in delta.brokers):
@@ -133,4 +138,5 @@ class Heartbeats:
         answer = await self._peers.request(
             controller_id, request, BrokerHeartbeatResponse, timeout_ms=_TIMEOUT_MS, lane=_LANE
         )
+        self.heard_s = asyncio.get_running_loop().time()
         return answer if answer.error_code == ErrorCode.NONE else None

@@ -78,6 +78,12 @@ class Suspicions:
         now_s = self._now_s()
         return frozenset(it for it, until_s in self._wary_until_s.items() if now_s < until_s)
 
+    def silence_s(self, broker_id: int) -> float:
+        """How long it has said nothing."""
+        said = self._heard.get(broker_id)
+        heard_s = said.at_s if said is not None and self._is_of_now(broker_id, said) else 0.0
+        return self._now_s() - max(self._since_s, heard_s)
+
     def is_accused(self, broker_id: int) -> bool:
         return any(broker_id in it.unreachable for it in self._heard.values())
 
@@ -126,10 +132,7 @@ class Suspicions:
 
     def _silence_ttls(self, broker_id: int) -> float:
         """How long it has said nothing, in session timeouts."""
-        said = self._heard.get(broker_id)
-        heard_s = said.at_s if said is not None and self._is_of_now(broker_id, said) else 0.0
-        ttl_s = self._view.config.broker_session_timeout_ms / 1000
-        return (self._now_s() - max(self._since_s, heard_s)) / ttl_s
+        return self.silence_s(broker_id) * 1000 / self._view.config.broker_session_timeout_ms
 
     def _is_of_now(self, broker_id: int, said: _Heard) -> bool:
         broker = self._view.image.brokers.get(broker_id)

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.peers import Peers
+from penstock.broker.probe import Reach, probe
 from penstock.broker.session import Session
 from penstock.broker.view import View, inter_broker
 from penstock.client.errors import ClientError
 from penstock.metadata.image import Delta
 from penstock.metadata.store import MetadataStore, StoreError
-from penstock.metadata.values import Endpoint, decode, decode_live, live_key
+from penstock.metadata.values import decode, decode_live, live_key
 
 _log = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ class Witness:
                 return
             for _ in range(_PROBES):
                 await asyncio.sleep(_PROBE_PAUSE_S)
-                if not await _refuses(address):
+                if await probe(address, _PROBE_TIMEOUT_S) is not Reach.REFUSED:
                     return
             _log.warning(
                 "broker-dead broker=%d host=%s port=%d", broker_id, address.host, address.port
@@ -109,16 +110,3 @@ class Witness:
             await self._store.revoke(entry.lease)
         except StoreError as error:
             _log.warning("broker-not-ended broker=%d error=%s", broker_id, error)
-
-
-async def _refuses(address: Endpoint) -> bool:
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(_PROBE_TIMEOUT_S):
-            transport, _ = await loop.create_connection(asyncio.Protocol, *address)
-    except ConnectionRefusedError:
-        return True
-    except (OSError, TimeoutError):
-        return False
-    transport.close()
-    return False

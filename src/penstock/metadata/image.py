@@ -23,6 +23,7 @@ from penstock.metadata.values import (
     LiveBroker,
     PartitionImage,
     Registration,
+    Vote,
     decode,
     decode_chunk,
     decode_live,
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 _KINDS: Final = frozenset(
-    {"p", "t", "cfg", "live", "reg", "controller", "pid", "dead", "feat", "meta"}
+    {"p", "t", "cfg", "live", "reg", "controller", "pid", "dead", "feat", "meta", "vote"}
 )
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -72,6 +73,7 @@ class ClusterImage:
         self.leader_counts: dict[int, int] = {}
         self.live: dict[int, LiveBroker] = {}
         self.registrations: dict[int, Registration] = {}
+        self.votes: dict[tuple[int, int], Vote] = {}  # by suspect and voter
         self._epochs: dict[int, Revision] = {}  # of live brokers
         self._rows: dict[TopicName, tuple[TopicId, int]] = {}
         self._names: dict[TopicId, TopicName] = {}
@@ -119,6 +121,7 @@ class ClusterImage:
         delta.controller = old.controller_epoch != self.controller_epoch
         delta.broker_configs = old.broker_configs != self.broker_configs
         delta.features = old.features != self.features
+        delta.votes = old.votes != self.votes
         return delta
 
     # what others ask
@@ -200,6 +203,11 @@ class ClusterImage:
                 self.next_producer_id = fields["next"] if fields else 0
             case "dead":
                 self._take_tombstone(parse_topic_id(rest), fields)
+            case "vote":
+                delta.votes = True
+                suspect, _, voter = rest.partition("/")
+                vote = Vote(fields["epoch"], fields["cut_off"]) if fields else None
+                _put(self.votes, (int(suspect), int(voter)), vote)
             case "feat":
                 delta.features = True
                 _put(self.features, rest, fields and fields["level"])

@@ -77,9 +77,10 @@ class Delta:
     controller: bool = False
     broker_configs: bool = False
     features: bool = False
+    votes: bool = False
 
     @property
     def is_empty(self) -> bool:
         topics = self.created or self.deleted or self.changed
         settings = self.broker_configs or self.features
-        return not (topics or self.brokers or self.controller or settings)
+        return not (topics or self.brokers or self.controller or settings or self.votes)

@@ -44,6 +44,13 @@ class LiveBroker(NamedTuple):
     is_cordoned: bool = False  # by its own settings: it shall get no new replicas
 
 
+class Vote(NamedTuple):
+    """What one broker says of another that it should hear of."""
+
+    epoch: int  # of the suspect's session
+    is_cut_off: bool  # nothing comes back from its host; False: nothing is heard of it
+
+
 class Registration(NamedTuple):
     """A member of the cluster, running or not, as the controller knows it."""
 
@@ -91,6 +98,10 @@ def live_key(broker_id: int) -> str:
 
 def registration_key(broker_id: int) -> str:
     return f"reg/{broker_id}"
+
+
+def vote_key(suspect: int, voter: int) -> str:
+    return f"vote/{suspect}/{voter}"
 
 
 def topic_key(name: str) -> str:
