@@ -26,7 +26,7 @@ OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", 500),
     # etcd ends connections that are probed more often than every 5 s
     ("grpc.keepalive_time_ms", 6000),
-    ("grpc.keepalive_timeout_ms", 2000),
+    ("grpc.keepalive_timeout_ms", 1000),  # and of TCP, for a host that is cut off
     ("grpc.http2.max_pings_without_data", 0),
 )
 
