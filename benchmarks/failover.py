@@ -2,10 +2,12 @@
 
 Each fault happens several times. What counts is the longest time from the fault on in which some partition acknowledged
 nothing, retries of the client included. Nobody tells a client of a broker that hangs or is cut off: it must lose patience
-itself, here after 1.5 s (`request.timeout.ms` and `socket.timeout.ms`), which is part of these figures. A host is cut off
+itself, here after 1.5 s (`request.timeout.ms` and `socket.timeout.ms`), which is part of these figures. "Replaced" is the
+brokers' part of it: until the others tell of leaders and in-sync replicas without the one that failed. A host is cut off
 in a network of its own, with the member of etcd that runs on it; for that it takes root, nft and etcd.
 """
 
+import functools
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +19,11 @@ from typing import Final, NamedTuple
 import pytest
 
 from benchmarks.rig import load_average, parser, print_heading, print_machine, print_row
+from penstock.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 from tests.support.checker import History
 from tests.support.cluster import ClusterOfServers
 from tests.support.etcd import Etcd, missing
@@ -53,6 +60,18 @@ class Stage(NamedTuple):
         assert self.etcd is not None
         return self.etcd.members.index(self.etcd.leader()) + 1
 
+    def has_replaced(self, broker: int) -> bool:
+        """Whether all others tell of leaders, and of replicas in sync, without it."""
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=_TOPIC)])
+        for number in set(self.cluster.running) - {broker}:
+            found = self.cluster.ask(number, request, MetadataResponse, 9)
+            if found is None or not found.topics:
+                return False
+            for partition in found.topics[0].partitions:
+                if broker in partition.isr_nodes or partition.leader_id in (-1, broker):
+                    return False
+        return True
+
     def kill(self, broker: int) -> None:
         self.cluster.kill(broker)
 
@@ -72,6 +91,11 @@ class Stage(NamedTuple):
         else:
             self.cluster.start(broker)
         self.cluster.wait_healthy()
+
+
+class Round(NamedTuple):
+    silence_s: float
+    replaced_s: float
 
 
 class Fault(NamedTuple):
@@ -96,10 +120,10 @@ FOLLOWER: Final = Fault(
 )
 
 
-def measure(stage: Stage, fault: Fault, rounds: int) -> list[float]:
-    """The silences of one fault after the other, in seconds."""
+def measure(stage: Stage, fault: Fault, rounds: int) -> list[Round]:
+    """One fault after the other."""
     partitions = [(_TOPIC, index) for index in range(1 if fault is FOLLOWER else _PARTITIONS)]
-    silences = []
+    found = []
     with Load(
         History(),
         stage.cluster.bootstrap,
@@ -113,16 +137,21 @@ def measure(stage: Stage, fault: Fault, rounds: int) -> list[float]:
             victim = fault.whom(stage)
             begun_ns = time.monotonic_ns()
             fault.break_it(stage, victim)
-            load.await_all_partitions(time.monotonic_ns())
-            silences.append(load.longest_silence_s(begun_ns))
+            until(functools.partial(stage.has_replaced, victim), "others are in its place")
+            replaced_ns = time.monotonic_ns()
+            load.await_all_partitions(replaced_ns)
+            silence_s = load.longest_silence_s(begun_ns)
+            found.append(Round(silence_s, (replaced_ns - begun_ns) / 1e9))
             stage.mend(victim)
         load.end()
     if load.errors:
         raise SystemExit(f"{fault.name}: the producer got {load.errors[0]}")
-    return silences
+    return found
 
 
-def report(fault: Fault, store: str, silences: list[float]) -> None:
+def report(fault: Fault, store: str, rounds: list[Round]) -> None:
+    silences = [it.silence_s for it in rounds]
+    replaced = [it.replaced_s for it in rounds]
     middle, worst = median(silences), max(silences)
     typical = "" if fault.typical_s is None else f", {fault.typical_s:g} s typically"
     good = worst < fault.bound_s and (fault.typical_s is None or middle < fault.typical_s)
@@ -132,6 +161,8 @@ def report(fault: Fault, store: str, silences: list[float]) -> None:
         len(silences),
         f"{middle:.2f} s",
         f"{worst:.2f} s",
+        f"{median(replaced):.2f} s",
+        f"{max(replaced):.2f} s",
         f"{fault.bound_s:g} s{typical}: {'reached' if good else 'missed'}",
         f"{load_average():.1f}",
     )
@@ -170,7 +201,17 @@ def main() -> None:
     arguments = options.parse_args()
     chosen = [fault for fault in (*FAULTS, FOLLOWER) if arguments.only in fault.name]
     print_machine()
-    print_heading("fault", "store", "times", "silent: median", "worst", "bound", "load")
+    print_heading(
+        "fault",
+        "store",
+        "times",
+        "silent: median",
+        "worst",
+        "replaced: median",
+        "worst",
+        "bound",
+        "load",
+    )
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=arguments.data) as home:
         if some := [fault for fault in chosen if not fault.needs_network]:
             with on_sqlite(Path(home) / "sqlite") as stage:
