@@ -30,7 +30,7 @@ __all__ = ["Identity", "Membership"]
 _log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.5
-_STANDS_BACK_S: Final = 10.0  # after a resignation
+_STANDS_BACK_S: Final = 10.0  # after a resignation, unless another takes the office sooner
 _CLOCK_SLACK_S: Final = 0.01  # timers may be a little early
 
 
@@ -117,9 +117,9 @@ class Membership:
         _log.warning(
             "controller-resigned broker=%d reason=%s", self._session.identity.broker_id, "cut-off"
         )
+        self._stands_back_until_s = loop.time() + _STANDS_BACK_S
         await self._store.commit([Compare(CONTROLLER, create_revision=epoch)], [Delete(CONTROLLER)])
         self._committer.controller_epoch = NO_REVISION
-        self._stands_back_until_s = loop.time() + _STANDS_BACK_S
         loop.call_later(_STANDS_BACK_S + _CLOCK_SLACK_S, self._happened.set)
 
     def _is_on_its_way_out(self) -> bool:
@@ -132,6 +132,8 @@ class Membership:
     def _notice(self, delta: Delta) -> None:
         if delta.controller and not self._committer.holds_office:
             self._committer.controller_epoch = NO_REVISION
+        if delta.controller and self._feed.image.controller_id is not None:
+            self._stands_back_until_s = 0.0  # another has had its chance
         if delta.controller or delta.brokers:
             self._happened.set()
 

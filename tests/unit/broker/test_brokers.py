@@ -117,6 +117,28 @@ def test_a_controller_that_is_cut_off_resigns_and_another_takes_the_office(
     run(tmp_path, scenario)
 
 
+def test_one_that_resigned_and_has_had_a_successor_takes_the_office_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nobody would, for as long as it stands back."""
+    monkeypatch.setattr(membership, "_STANDS_BACK_S", 3600.0)
+
+    async def scenario(started: Brokers) -> None:
+        first, second = [await started.start(number) for number in (1, 2)]
+        cut_off = {1}
+        monkeypatch.setattr(
+            Suspicions, "is_cut_off", property(lambda it: it._view.broker_id in cut_off)
+        )
+        first._membership._happened.set()
+        await seen(first, lambda: first.image.controller_id == 2)
+        cut_off.clear()
+        await second.catch_up()
+        await started.crash(2)
+        await seen(first, lambda: first.image.controller_id == 1)
+
+    run(tmp_path, scenario)
+
+
 def test_a_broker_that_stops_opens_no_other_session_when_others_take_it_for_dead(
     tmp_path: Path,
 ) -> None:
