@@ -30,9 +30,7 @@ class Heartbeats:
         self._session = session
         self._duties = duties
         self._peers = peers
-        self.heard_s = (
-            0.0  # when this controller last answered, or took office; by the loop's clock
-        )
+        self.heard_s = 0.0  # when this controller last answered, or took office
         self._due = asyncio.Event()
         self._beating: asyncio.Timeout | None = None
         self._is_disabled: Callable[[], bool] = lambda: False

@@ -72,7 +72,7 @@ class Trouble(Exception):
         is_silent: bool = False,
         is_over: bool = False,
     ) -> None:
-        """`is_silent`: nothing shows that the member runs and can be reached. `is_over`: it may be asked again."""
+        """`is_silent`: nothing shows that the member runs and can be reached. `is_over`: it has a leader again, and may be asked."""
         super().__init__(f"etcd {member}: {reason}{_REMEDIES.get(fault, '')}")
         self.fault = fault
         self.is_silent = is_silent

@@ -23,7 +23,10 @@ def fail_replicas(
     broker_epoch: int,
     partitions: Mapping[TopicPartition, bool],
 ) -> Answers:
-    """What a broker says of its own logs, and whether it builds them anew. The last replica that can be had stays: there is none to rebuild it from."""
+    """What a broker says of its own logs, and whether it builds them anew.
+
+    The last replica that can be had stays: there is none to rebuild it from.
+    """
     check_session(image, broker_id, broker_epoch)
     electorate = Electorate(image, rules)
     edits = Edits(image)
