@@ -10,11 +10,10 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from penstock.model.configs import TopicConfig
-from penstock.model.errors import CorruptBatch, DiskFull
+from penstock.model.errors import BrokerError, CorruptBatch, DiskFull, StorageFault
 from penstock.model.ids import TopicId
-from penstock.records.batch import BatchHeader, iter_headers, stamp, verify
+from penstock.records.batch import BatchHeader, iter_headers, parse_header, stamp, verify
 from penstock.records.control import EndMarker, decode_marker
-from penstock.records.validation import check_client_batch
 from penstock.storage import identity
 from penstock.storage.epochs import EpochEnd, Epochs
 from penstock.storage.files import OpenFiles, refuse
@@ -23,6 +22,7 @@ from penstock.storage.identity import Identity
 from penstock.storage.limits import jitter_ms, limits_of
 from penstock.storage.producers import Producers
 from penstock.storage.recovery import Recovery
+from penstock.storage.runs import Run, check_run
 from penstock.storage.segment import MAX_RELATIVE_OFFSET, Segment
 from penstock.storage.segments import Segments
 from penstock.storage.state import LogState
@@ -164,6 +164,10 @@ class GrowingLog:
     def producers(self) -> Producers:
         return self.state.producers
 
+    def knows_producer_of(self, batch: memoryview) -> bool:
+        """Whether it can tell which sequence is that producer's next."""
+        return parse_header(batch).producer_id in self.producers
+
     @property
     def latest_epoch(self) -> int:
         return self.state.epochs.latest
@@ -209,15 +213,7 @@ class GrowingLog:
         if origin is not Origin.CLIENT:
             return self._append_own(records, leader_epoch, now_ms)
         limits = self._limits
-        header = check_client_batch(
-            records,
-            max_batch_bytes=limits.max_batch_bytes,
-            now_ms=now_ms,
-            before_max_ms=limits.before_max_ms,
-            after_max_ms=limits.after_max_ms,
-            transactional=transactional,
-            zstd=zstd,
-        )
+        header = limits.check(records, now_ms, transactional=transactional, zstd=zstd)
         if header.producer_id >= 0:
             known = self.producers.check(header)
             if known is not None:
@@ -234,6 +230,58 @@ class GrowingLog:
             now_ms if limits.append_time else -1,
             self.start_offset,
             False,
+        )
+
+    @property
+    def takes_runs(self) -> bool:
+        """Whether batches enter as they are, so that several can be one write."""
+        return not self._limits.opens_batches
+
+    def append_run(
+        self, batches: Sequence[memoryview], *, leader_epoch: int, now_ms: int, zstd: bool = True
+    ) -> list[Appended] | None:
+        """Clients' batches, outside of transactions, with one write: each as `append_as_leader` would have it.
+
+        None, and nothing has changed: not all of them may enter, or not as they are, or not into this
+        segment; each is to be tried by itself. Hot: benchmarks/storage_log.py.
+        """
+        run = check_run(batches, self._limits, self.producers, now_ms, zstd=zstd)
+        active = self._active
+        if run is None or active is None or not self._has_room_for(run, active):
+            return None
+        first_offset = base_offset = self.next_offset
+        start_offset = self.start_offset
+        outcomes: list[Appended] = []
+        for records, header in zip(batches, run.headers, strict=True):
+            stamp(records, base_offset, leader_epoch)
+            last_offset = base_offset + header.last_offset_delta
+            outcomes.append(Appended(base_offset, last_offset, -1, start_offset, False))
+            base_offset = last_offset + 1
+        try:
+            grew = active.append_run(run, first_offset)
+        except (BrokerError, StorageFault):
+            for records, header in zip(batches, run.headers, strict=True):
+                stamp(records, header.base_offset, header.leader_epoch)  # as they came
+            raise
+        if grew:
+            self._indexes_grew(active)
+        self.next_offset = base_offset
+        self.unflushed_bytes += run.size_bytes
+        if leader_epoch != self.epochs.latest:
+            self.epochs.assign(leader_epoch, first_offset)
+        for header, appended in zip(run.headers, outcomes, strict=True):
+            if header.producer_id >= 0:
+                self.producers.record(header, appended.base_offset, header.max_timestamp_ms, now_ms)
+        return outcomes
+
+    def _has_room_for(self, run: Run, active: Segment) -> bool:
+        """Whether no batch of the run begins another segment."""
+        last_offset = self.next_offset + run.record_count - 1
+        return (
+            active.file.size + run.size_bytes <= self._roll_bytes
+            and run.max_timestamp_ms <= self._roll_after_ms
+            and last_offset - active.base_offset <= MAX_RELATIVE_OFFSET
+            and not active.index_is_full(self.config.segment_index_bytes, len(run.batches))
         )
 
     def _append_own(self, records: memoryview, leader_epoch: int, now_ms: int) -> Appended:
@@ -278,8 +326,17 @@ class GrowingLog:
 
     def append_as_follower(self, records: memoryview) -> None:
         """Batches as the leader has them, which go on where this log ends. All are checked before any is written."""
+        batches, gaps = self._check_following(records, self.next_offset)
+        if gaps and not self._has_gaps:
+            self._note_gaps()
+        self._write_batches(records, batches)
+
+    def _check_following(
+        self, records: memoryview, next_offset: int
+    ) -> tuple[list[tuple[int, BatchHeader]], int]:
+        """The batches, if they are whole and go on at `next_offset`, and how many offsets are missing among them."""
         batches = list(iter_headers(records))
-        next_offset, end, gaps = self.next_offset, 0, 0
+        end, gaps = 0, 0
         for position, header in batches:
             end = position + header.size_bytes
             verify(records[position:end], header)
@@ -291,9 +348,7 @@ class GrowingLog:
             next_offset = header.next_offset
         if end != len(records):
             raise CorruptBatch(f"{self}: {len(records) - end} bytes are left after the last batch")
-        if gaps and not self._has_gaps:
-            self._note_gaps()
-        self._write_batches(records, batches)
+        return batches, gaps
 
     def _write_batches(
         self, records: memoryview, batches: Sequence[tuple[int, BatchHeader]]
@@ -310,10 +365,10 @@ class GrowingLog:
 
     def _note_gaps(self) -> None:
         """Compaction has been at work where these batches come from: offsets are missing from now on."""
-        self._has_gaps = True
         if self._unsynced is not None:
             named = identity.write(self.path, Identity(self.topic_id, has_gaps=True))
             self._unsynced.add_path(named)
+        self._has_gaps = True
 
     def _must_roll(self, header: BatchHeader, ahead_bytes: int) -> bool:
         """Whether a batch, with so many bytes before it still to be written, begins a segment."""
@@ -338,11 +393,9 @@ class GrowingLog:
         place = active.size_bytes - start
         active.file.append(records[start:end])
         for position, header in run:
-            if header.leader_epoch != state.epochs.latest:  # also where a gap comes first
-                state.epochs.assign(header.leader_epoch, active.next_offset)
+            state.apply(active, header, records[position : position + header.size_bytes])
             if active.note(place + position, header):
                 self._indexes_grew(active)
-            state.apply(active, header, records[position : position + header.size_bytes])
         self.next_offset = active.next_offset
         self.unflushed_bytes += end - start
 
@@ -387,7 +440,7 @@ class GrowingLog:
     def _begin_segment(self) -> Segment:
         interval_bytes = self.config.index_interval_bytes
         if self._segments is None or self._active is None or self._unsynced is None:
-            return self._begin_log(interval_bytes)
+            return self._begin_log(self.next_offset, interval_bytes)
         closed = self._active
         self._active = self._segments.begin(self.next_offset, interval_bytes)
         self._unsynced.add_segment(closed)
@@ -396,7 +449,8 @@ class GrowingLog:
             self._save_state(self._active.base_offset)
         return self._active
 
-    def _begin_log(self, interval_bytes: int) -> Segment:
+    def _begin_log(self, base_offset: int, interval_bytes: int) -> Segment:
+        """The first segment of a log that was never written; whatever is missing for it, nothing has changed."""
         path = self.path
         try:
             os.makedirs(path, exist_ok=True)
@@ -404,9 +458,10 @@ class GrowingLog:
             refuse(error, f"{path}: cannot be made")
         self._unsynced = self._unsynced or Unsynced([])
         self._unsynced.add_path(identity.write(path, Identity(self.topic_id, self._has_gaps)))
-        active = Segment.begin(self._files, path, self.next_offset, interval_bytes)
+        active = Segment.begin(self._files, path, base_offset, interval_bytes)
         self._segments, self._active = Segments(self._files, path, [active]), active
         self._state = self.state
+        self.next_offset = base_offset
         return active
 
     def _save_state(self, keep_upto: int) -> None:

@@ -44,6 +44,7 @@ class Job(NamedTuple):
     upto_offset: int  # where the last source ends
     aborted: tuple[AbortedRange, ...]
     producers: tuple[tuple[int, int, int | None], ...]  # id, epoch, last data offset
+    epoch_ends: tuple[int, ...]  # one past the last offset of each leader epoch but the present one
     now_ms: int
     delete_retention_ms: int
     segment_bytes: int
@@ -57,6 +58,7 @@ class Job(NamedTuple):
         return job._replace(
             sources=tuple(Source(*source) for source in job.sources),
             aborted=tuple(AbortedRange(*aborted) for aborted in job.aborted),
+            epoch_ends=tuple(job.epoch_ends),
         )
 
 
@@ -114,7 +116,8 @@ def clean(job: Job) -> Outcome:
     )
     statistics, transactions = Statistics(), Transactions(job.aborted)
     grouped = list(groups(job, latest.upto_offset))
-    rules = rules._replace(ends={group[-1].next_offset for group in grouped})
+    ends = {group[-1].next_offset for group in grouped}
+    rules = rules._replace(ends=ends.union(job.epoch_ends))
     swaps: list[Swap] = []
     try:
         for group in grouped:

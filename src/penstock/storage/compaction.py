@@ -113,13 +113,14 @@ class Round:
     `finish` (thread). A round that stops before `install` has changed nothing; call `abandon`.
     """
 
-    __slots__ = ("_epoch", "_worker", "job", "log", "outcome")
+    __slots__ = ("_epoch", "_truncations", "_worker", "job", "log", "outcome")
 
     def __init__(
         self, candidate: Candidate, allowance: Allowance, worker: Worker, now_ms: int
     ) -> None:
         self._worker = worker
         self.log = candidate.log
+        self._truncations = candidate.log.truncations
         self.job = job_for(candidate, allowance, now_ms)
         self.outcome: Outcome | None = None
         self._epoch = NO_EPOCH
@@ -131,7 +132,12 @@ class Round:
         return self.outcome
 
     def is_current(self) -> bool:
-        """Whether the log still has every segment that was read, as it was."""
+        """Whether the log still has every segment that was read, as it was.
+
+        A cut, wherever it is, has removed the files of a round that was under way.
+        """
+        if self.log.truncations != self._truncations:
+            return False
         found = {source.base_offset: source for source in map(source_of, self.log.segments)}
         return all(found.get(source.base_offset) == source for source in self.job.sources)
 
@@ -194,6 +200,7 @@ def job_for(candidate: Candidate, allowance: Allowance, now_ms: int) -> Job:
             )
             for producer_id, producer in log.producers
         ),
+        epoch_ends=tuple(start for _, start in log.epochs.entries()),
         now_ms=now_ms,
         delete_retention_ms=config.delete_retention_ms,
         segment_bytes=config.segment_bytes,

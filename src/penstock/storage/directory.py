@@ -317,7 +317,7 @@ class DataDirectory:
         self._aside[aside] = None
 
     def removable(self, now_ms: int, delete_delay_ms: int = DELETE_DELAY_MS) -> list[str]:
-        """Files and directories to be removed now, by `remove_tree` in a thread. Given once."""
+        """Files and directories to be removed now, by `remove_tree` in a thread. Given once. By a clock that only grows."""
         paths = [path for log in self.logs() for path in log.removable(now_ms)]
         for path, since_ms in list(self._aside.items()):
             delay_ms = delete_delay_ms if path.endswith(names.DELETE_SUFFIX) else STRAY_DELAY_MS
@@ -332,7 +332,7 @@ class DataDirectory:
 
     def checkpoint_begin(self, high_watermarks: checkpoints.Offsets) -> CheckpointTicket:
         """What to write down now. Then `ticket.write()` in a thread, then `checkpoint_end(ticket)`."""
-        self._forgotten, forgot, self._forgot = [], self._forgot, False
+        self._forgotten = []
         logs = [log for log in self.logs() if log.segments]
         marks = [
             (topic_id, index, offset)
@@ -349,13 +349,14 @@ class DataDirectory:
                 (log.topic_id, log.partition, log.start_offset) for log in logs
             ),
         }
-        changed = {name: new for name, new in files.items() if forgot or new != current[name]}
+        changed = {name: new for name, new in files.items() if self._forgot or new != current[name]}
         revision = self.store_revision if self.store_revision != self._saved_revision else None
         state = [(log, log.truncations, log.start_offset) for log in logs]
         return CheckpointTicket(self.path, self.files, changed, state, revision)
 
     def checkpoint_end(self, ticket: CheckpointTicket) -> None:
         self._checkpoints |= ticket.files
+        self._forgot = bool(self._forgotten)
         if ticket.store_revision is not None:
             self._saved_revision = ticket.store_revision
         for log, truncations, start_offset in ticket.logs:

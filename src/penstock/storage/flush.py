@@ -93,7 +93,7 @@ class Unsynced:
     def __init__(self, segments: list[Segment]) -> None:
         self._segments = segments  # closed, or cut, since the last flush
         self._paths: list[str] = []
-        self._names_changed = False
+        self._names_changed = True  # those that an earlier run gave may not be durable either
 
     def add_segment(self, segment: Segment) -> None:
         self._segments.append(segment)
@@ -109,13 +109,15 @@ class Unsynced:
         self._names_changed = True
 
     def fill(self, ticket: FlushTicket, active: Segment, directories: list[str]) -> None:
-        """Hand all of it to a flush. What there is no room to write down is left for the next one."""
+        """Hand all of it to a flush. The batches always: only indexes that there is no room to write down are left
+        for the next one."""
         left = []
         for segment in self._segments:
             if segment is active:
                 continue
+            ticket.add_files([segment.file])
             try:
-                ticket.add_files([segment.file, *segment.seal()])
+                ticket.add_files(segment.seal())
             except DiskFull:
                 left.append(segment)
         try:

@@ -1,13 +1,12 @@
 """A sparse index file, in Kafka's format. It is a hint: whoever uses an entry checks it.
 
 A growing index lives in memory and reaches its file when the segment is flushed, rolled or closed;
-that of a closed segment is searched in its file and owns no memory.
+that of a closed segment is searched in its file; of an open file a small part is kept.
 """
 
 import os
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -31,24 +30,20 @@ OFFSETS: Final = Layout(".index", Struct(">II"), "I", "I")
 TIMES: Final = Layout(".timeindex", Struct(">qI"), "q", "I")
 
 
-class _Column(Sequence[int]):
-    """One column of an index file, as something to bisect."""
+_BLOCK_ENTRIES: Final = 128
 
-    __slots__ = ("_count", "_entry", "_field", "_file")
 
-    def __init__(self, file: SegmentFile, count: int, entry: Struct, field: int) -> None:
-        self._file = file
-        self._count = count
-        self._entry = entry
-        self._field = field
+class _Block(NamedTuple):
+    """Entries that follow each other in a file, as columns; the last belongs to the next block, unless there is none."""
 
-    def __len__(self) -> int:
-        return self._count
+    first: int
+    columns: "tuple[array[int], array[int]]"
 
-    def __getitem__(self, number: int) -> int:  # type: ignore[override] # bisect asks for no slices
-        size = self._entry.size
-        field: int = self._entry.unpack(self._file.read_at(number * size, size))[self._field]
-        return field
+    def holds(self, field: int, wanted: int) -> bool:
+        """Whether `wanted` lies between two of them, or after all there are."""
+        column = self.columns[field]
+        ends_here = len(column) <= _BLOCK_ENTRIES
+        return (self.first == 0 or column[0] <= wanted) and (ends_here or wanted < column[-1])
 
 
 class SparseIndex:
@@ -133,18 +128,49 @@ class SparseIndex:
 
     def floor(self, key: int) -> tuple[int, int] | None:
         """The last entry whose key is at most `key`."""
-        number = bisect_right(self._column(0, self._keys), key) - 1
-        return self[number] if number >= 0 else None
+        return self._floor(0, self._keys, key)
 
     def floor_value(self, value: int) -> tuple[int, int] | None:
         """The last entry whose value is at most `value`."""
-        number = bisect_right(self._column(1, self._values), value) - 1
-        return self[number] if number >= 0 else None
+        return self._floor(1, self._values, value)
 
-    def _column(self, field: int, loaded: "array[int] | None") -> Sequence[int]:
+    def _floor(
+        self, field: int, loaded: "array[int] | None", wanted: int
+    ) -> tuple[int, int] | None:
         if loaded is not None:
-            return loaded
-        return _Column(self._file, self._saved, self._layout.entry, field)
+            number = bisect_right(loaded, wanted) - 1
+            return self[number] if number >= 0 else None
+        columns = self._block_with(field, wanted).columns
+        number = bisect_right(columns[field], wanted) - 1
+        return (columns[0][number], columns[1][number]) if number >= 0 else None
+
+    def _block_with(self, field: int, wanted: int) -> _Block:
+        """Readers go on where they were: mostly it is the block of the last search, kept as long as the file is open."""
+        handle = self._file.open()
+        block: _Block | None = handle.kept
+        if block is None or not block.holds(field, wanted):
+            block = handle.kept = self._read_block(self._find_block(field, wanted))
+        return block
+
+    def _find_block(self, field: int, wanted: int) -> int:
+        low, high = 0, (self._saved - 1) // _BLOCK_ENTRIES
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self[middle * _BLOCK_ENTRIES][field] <= wanted:
+                low = middle
+            else:
+                high = middle - 1
+        return low * _BLOCK_ENTRIES
+
+    def _read_block(self, first: int) -> _Block:
+        layout = self._layout
+        count = min(_BLOCK_ENTRIES + 1, self._saved - first)
+        data = self._file.read_at(first * layout.entry_bytes, count * layout.entry_bytes)
+        keys, values = array(layout.key_type), array(layout.value_type)
+        for key, value in layout.entry.iter_unpack(data):
+            keys.append(key)
+            values.append(value)
+        return _Block(first, (keys, values))
 
     def truncate(self, value: int) -> None:
         """Drop the entries whose value is above `value`, and grow from there."""
@@ -179,6 +205,8 @@ class SparseIndex:
         file = self.save()
         if file is not None:
             self._keys = self._values = None
+            if file.handle is not None:
+                file.handle.kept = None
         return file
 
     def close(self) -> None:

@@ -87,9 +87,9 @@ class Indexes:
         self.max_timestamp_offset = self._base_offset + newest[1]
         self._unindexed_bytes = 0
 
-    def is_full(self, limit_bytes: int) -> bool:
-        """Whether another entry would pass `segment.index.bytes`."""
-        entries = max(len(self.offsets), len(self.times)) + 1
+    def is_full(self, limit_bytes: int, entries: int = 1) -> bool:
+        """Whether so many entries more would pass `segment.index.bytes`."""
+        entries += max(len(self.offsets), len(self.times))
         return entries * TIMES.entry_bytes > limit_bytes
 
     def save(self) -> None:

@@ -8,7 +8,12 @@ from penstock.model.errors import MessageTooLarge
 from penstock.records.batch import BatchHeader, parse_header, stamp_append_time
 from penstock.records.compression import Codec
 from penstock.records.crc32c import crc32c
-from penstock.records.validation import UNBOUNDED_MS, check_keys, recompress
+from penstock.records.validation import (
+    UNBOUNDED_MS,
+    check_client_batch,
+    check_keys,
+    recompress,
+)
 
 _CODECS: Final = {
     "uncompressed": Codec.NONE,
@@ -28,6 +33,20 @@ class Limits(NamedTuple):
     codec: Codec | None  # None: as the producer sent it
     level: int | None
     opens_batches: bool  # a batch may have to be looked into, or rewritten
+
+    def check(
+        self, records: memoryview, now_ms: int, *, transactional: bool, zstd: bool
+    ) -> BatchHeader:
+        """The header of a client's batch that this topic may take."""
+        return check_client_batch(
+            records,
+            max_batch_bytes=self.max_batch_bytes,
+            now_ms=now_ms,
+            before_max_ms=self.before_max_ms,
+            after_max_ms=self.after_max_ms,
+            transactional=transactional,
+            zstd=zstd,
+        )
 
     def rewrite(
         self, records: memoryview, header: BatchHeader, now_ms: int

@@ -1,11 +1,12 @@
 """A partition's log, as the broker uses it: what enters, what is read, what goes, what is durable."""
 
 import os
+from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
 
 from penstock.model.errors import DiskFull, OffsetOutOfRange, StorageFault
-from penstock.records.batch import iter_headers
+from penstock.records.batch import iter_headers, parse_header
 from penstock.records.control import Promotion
 from penstock.storage import mirroring, retention, state, swap
 from penstock.storage.appending import Appended, GrowingLog, Origin
@@ -111,6 +112,25 @@ class Log(GrowingLog):
                     segment.rebuild_indexes()
                 return
 
+    # Following -------------------------------------------------------------------------------
+
+    def append_as_follower(self, records: memoryview) -> None:
+        """Also, while nothing is here, from the batch on that holds the log start, which stays where it is.
+
+        Records are deleted by offset, and leaders send whole batches: theirs may start inside of one.
+        """
+        start_offset = self.start_offset
+        if start_offset != self.next_offset or not _begins_before(records, start_offset):
+            super().append_as_follower(records)
+            return
+        first_offset = parse_header(records).base_offset
+        self._check_following(records, first_offset)
+        self.restart_at(first_offset)
+        try:
+            super().append_as_follower(records)
+        finally:
+            self.delete_records_before(min(start_offset, self.next_offset))
+
     # Being a mirror --------------------------------------------------------------------------
 
     def append_mirrored(self, records: memoryview, continues_at: int, leader_epoch: int) -> None:
@@ -168,18 +188,26 @@ class Log(GrowingLog):
             return
         if offset < self._segments.active.base_offset:
             swap.discard(self.path, self._files.disk)
-        self._announce_cut(self._segments.end_after_cut(offset))
-        self._was_cut(self._segments.truncate(offset))
+        kept_upto = self._segments.last_end_below(offset)
+        self._announce_cut(kept_upto)
+        self._was_cut(self._segments.truncate(offset, self.epochs.epoch_at(offset - 1)))
+        self.recovery_point = min(self.recovery_point, kept_upto)
 
     def restart_at(self, offset: int) -> None:
-        """Drop everything; the next batch comes at `offset`."""
-        self.next_offset = offset
+        """Drop everything; the next batch comes at `offset`. Where there is no room for that nothing has changed."""
+        interval_bytes = self.config.index_interval_bytes
         if self._segments is None:
-            self._begin_log(self.config.index_interval_bytes)
+            self._begin_log(offset, interval_bytes)
         else:
-            swap.discard(self.path, self._files.disk)
-            self._announce_cut(self._segments[0].base_offset)
-            self._segments.restart_at(offset, self.config.index_interval_bytes)
+            spare = self._segments.spare(offset, interval_bytes)
+            try:
+                swap.discard(self.path, self._files.disk)
+                self._announce_cut(min(offset, self._segments[0].base_offset))
+            except DiskFull:
+                spare.file.unlink()
+                raise
+            state.forget_producers(self.path)  # what they did below `offset` is not known here
+            self._segments.restart_with(spare)
         self.start_offset = offset
         self._was_cut(offset)
 
@@ -187,8 +215,9 @@ class Log(GrowingLog):
         """Write down that less will be there, before it is: a crash halfway must not look like damage."""
         assert self._unsynced is not None
         before = self._truncated_to
-        self._truncated_to = next_offset if before is None else min(before, next_offset)
-        self._unsynced.add_path(self.state.save_epochs(self.path, self._truncated_to))
+        lowest = next_offset if before is None else min(before, next_offset)
+        self._unsynced.add_path(self.state.save_epochs(self.path, lowest))
+        self._truncated_to = lowest
 
     def _was_cut(self, next_offset: int) -> None:
         """The log ends at `next_offset` now: all that is known of it must agree."""
@@ -203,7 +232,9 @@ class Log(GrowingLog):
         self.recovery_point = min(self.recovery_point, next_offset)
         self._state = state.load(self.path, self._segments, self.epochs, next_offset)
         self.epochs.truncate_start(self.start_offset)
-        self._unsynced.add_path(self.state.save_epochs(self.path, self._truncated_to))
+        self.epochs.changed = True
+        with suppress(DiskFull):  # then the next flush does it
+            self._unsynced.add_path(self.state.save_epochs(self.path, self._truncated_to))
         self._plan_anew()
 
     def delete_records_before(self, offset: int) -> None:
@@ -216,8 +247,8 @@ class Log(GrowingLog):
         self.start_offset = offset
         self.epochs.truncate_start(offset)
         if offset == self.next_offset:
-            self.roll()
-        self._drop_first(sum(s.next_offset <= offset for s in self.segments[:-1]), due_ms=0)
+            self._roll_if_there_is_room()
+        self._drop_first(sum(s.next_offset <= offset for s in self.segments[:-1]), delay_ms=0)
 
     def apply_retention(self, now_ms: int, *, upto_offset: int) -> int:
         """Drop segments that `retention.ms` and `retention.bytes` no longer keep; their bytes.
@@ -234,14 +265,19 @@ class Log(GrowingLog):
             now_ms=now_ms,
         )
         if count == len(self._segments):
-            self.roll()
+            self._roll_if_there_is_room()
             count = min(count, len(self._segments) - 1)
-        return self._drop_first(count, now_ms + self.config.file_delete_delay_ms)
+        return self._drop_first(count, self.config.file_delete_delay_ms)
 
-    def _drop_first(self, count: int, due_ms: int) -> int:
+    def _roll_if_there_is_room(self) -> None:
+        """What is in the active segment may go. On a full disk it stays a while, and the others go all the same."""
+        with suppress(DiskFull):
+            self.roll()
+
+    def _drop_first(self, count: int, delay_ms: int) -> int:
         if self._segments is None or self._unsynced is None or not count:
             return 0
-        dropped = self._segments.drop_first(count, due_ms)
+        dropped = self._segments.drop_first(count, delay_ms)
         self._unsynced.keep(self._segments)
         self.start_offset = max(self.start_offset, self._segments[0].base_offset)
         self.epochs.truncate_start(self.start_offset)
@@ -269,7 +305,7 @@ class Log(GrowingLog):
         self._segments.adopt_retired(paths)
 
     def removable(self, now_ms: int) -> list[str]:
-        """Paths of files that are no longer of this log, to be removed by a thread. Given once."""
+        """Paths of files that are no longer of this log, to be removed by a thread. Given once. By a clock that only grows."""
         if self._segments is None:
             return []
         return self._segments.removable(now_ms, self.saved_start_offset)
@@ -338,3 +374,9 @@ class Log(GrowingLog):
         if ticket is not None:
             ticket.sync()
             self.close_end(ticket)
+
+
+def _begins_before(records: memoryview, offset: int) -> bool:
+    """Whether `offset` lies inside the first batch."""
+    header = next((header for _, header in iter_headers(records)), None)
+    return header is not None and header.base_offset < offset < header.next_offset

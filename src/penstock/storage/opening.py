@@ -83,13 +83,14 @@ def _emptied(log: Log, segments: list[Segment], found: Found, past: Past) -> Log
     point = past.recovery_point or 0
     next_offset = max(point, past.start_offset or 0)
     dropped_bytes = sum(segment.size_bytes for segment in segments)
-    for segment in reversed(segments):
-        segment.unlink()
+    # Kept until the log has begun: without them a second attempt would find it damaged.
+    dropped = [path for segment in reversed(segments) for path in segment.retire()]
     if next_offset:
         log.restart_at(next_offset)  # with a file, so that the next run finds the place
         log.adopt_retired(found.retired)
     else:
-        remove([path for paths in found.retired.values() for path in paths])
+        dropped += [path for paths in found.retired.values() for path in paths]
+    remove(dropped)
     if dropped_bytes:
         log.recovery = Recovery(0, dropped_bytes, next_offset)
     log.recovery_point = point

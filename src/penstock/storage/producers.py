@@ -1,6 +1,8 @@
 """What a log knows of its producers: no batch enters twice, out of order, or from a fenced epoch.
 
-The state at an offset is a function of the batches below it: a snapshot and a replay give it back.
+The state at an offset is a function of the batches below it: a snapshot and a replay give it back. Only how long a
+producer has been idle is not. It is counted, not read off a clock: clocks jump, records may be of any time, and who
+is forgotten too early may be taken twice.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,8 +16,9 @@ from penstock.storage.txn_index import AbortedEntry
 KEPT_BATCHES: Final = 5  # a producer has at most 5 requests in flight
 PRODUCERS_LIMIT: Final = 100_000  # in one partition; the longest idle go first
 NO_TRANSACTION: Final = -1
+_AT_WORK: Final = -1  # it wrote since
 _ENDED_LIMIT: Final = 10_000  # transactions whose markers may not be replicated yet
-_SEQUENCE_COUNT: Final = 1 << 31  # sequences go from 0 to 2^31 - 1, and start again
+SEQUENCE_COUNT: Final = 1 << 31  # sequences go from 0 to 2^31 - 1, and start again
 
 _new_tuple = tuple.__new__
 
@@ -47,6 +50,8 @@ class Producer:
         "coordinator_epoch",
         "ends",
         "epoch",
+        "idle_ms",
+        "last_offset",
         "last_timestamp_ms",
         "next_sequence",
         "txn_first_offset",
@@ -56,7 +61,9 @@ class Producer:
         self.epoch = epoch
         self.next_sequence = 0
         self.batches: list[KnownBatch] = []
-        self.last_timestamp_ms = -1  # when it last wrote
+        self.last_timestamp_ms = -1  # of what it last wrote; to be shown, nothing hangs on it
+        self.last_offset = -1  # where that begins, if it was seen; not kept
+        self.idle_ms = _AT_WORK  # for how long it had written nothing when that was last looked at
         self.coordinator_epoch = -1
         self.ends = 0  # markers since it is known here; not kept
         self.txn_first_offset = NO_TRANSACTION
@@ -171,16 +178,18 @@ class Producers:
         if header.producer_epoch != producer.epoch:
             producer.enter_epoch(header.producer_epoch)
         producer.last_timestamp_ms = now_ms
+        producer.last_offset = base_offset
+        producer.idle_ms = _AT_WORK
         sequence = header.base_sequence
         if sequence != NO_SEQUENCE:
             delta = header.last_offset_delta
-            last = (sequence + delta) % _SEQUENCE_COUNT
+            last = (sequence + delta) % SEQUENCE_COUNT
             batches = producer.batches
             fields = (sequence, last, base_offset, base_offset + delta, timestamp_ms)
             batches.append(_new_tuple(KnownBatch, fields))
             if len(batches) > KEPT_BATCHES:
                 del batches[0]
-            producer.next_sequence = (last + 1) % _SEQUENCE_COUNT
+            producer.next_sequence = (last + 1) % SEQUENCE_COUNT
         if header.attributes & TRANSACTIONAL_BIT and producer.txn_first_offset == NO_TRANSACTION:
             producer.txn_first_offset = self._open[header.producer_id] = base_offset
 
@@ -193,6 +202,8 @@ class Producers:
         if header.producer_epoch != producer.epoch:
             producer.enter_epoch(header.producer_epoch)
         producer.last_timestamp_ms = now_ms
+        producer.last_offset = offset
+        producer.idle_ms = _AT_WORK
         producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
         producer.ends += 1
         first_offset = producer.txn_first_offset
@@ -221,12 +232,13 @@ class Producers:
         return producer
 
     def _forget_oldest(self, count: int) -> None:
+        """Of those that are idle for equally long, who wrote first."""
         idle = sorted(
-            (producer.last_timestamp_ms, producer_id)
+            (-producer.idle_ms, producer.last_offset, producer_id)
             for producer_id, producer in self._known.items()
             if producer.txn_first_offset == NO_TRANSACTION
         )
-        for _, producer_id in idle[:count]:
+        for _, _, producer_id in idle[:count]:
             del self._known[producer_id]
 
     # Questions -------------------------------------------------------------------------------
@@ -242,6 +254,8 @@ class Producers:
 
     def first_undecided_offset(self, high_watermark: int) -> int | None:
         """The same, but a transaction also counts as long as its marker is not below the high watermark."""
+        if not (self._ended or self._open):
+            return None
         if self._ended:
             self._ended = [ended for ended in self._ended if ended[1] >= high_watermark]
         firsts = [first for first, _ in self._ended]
@@ -282,14 +296,15 @@ class Producers:
             for producer_id, producer in self._known.items()
         ]
 
-    def expire(self, now_ms: int, idle_ms: int) -> int:
-        """Forget producers that have been idle for that long and have no open transaction; how many."""
-        expired = [
-            producer_id
-            for producer_id, producer in self._known.items()
-            if now_ms - producer.last_timestamp_ms >= idle_ms
-            and producer.txn_first_offset == NO_TRANSACTION
-        ]
+    def expire(self, elapsed_ms: int, limit_ms: int) -> int:
+        """At least `elapsed_ms` have passed since it was last called. Forget producers that have been idle for so long
+        and have no open transaction; how many."""
+        expired = []
+        for producer_id, producer in self._known.items():
+            idle_ms = producer.idle_ms
+            producer.idle_ms = idle_ms = 0 if idle_ms == _AT_WORK else idle_ms + elapsed_ms
+            if idle_ms >= limit_ms and producer.txn_first_offset == NO_TRANSACTION:
+                expired.append(producer_id)
         for producer_id in expired:
             del self._known[producer_id]
         return len(expired)

@@ -7,19 +7,22 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from struct import error as StructError
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.model.errors import DiskFull, StorageFault
-from penstock.records.batch import HEADER_SIZE, MAGIC, BatchHeader, parse_header
+from penstock.records.batch import HEADER_SIZE, MAGIC, BatchHeader, parse_header, stamp
+from penstock.records.builder import build_batch
 from penstock.storage import txn_index
 from penstock.storage.files import Buffer, OpenFiles, SegmentFile
 from penstock.storage.index import OFFSETS, TIMES
 from penstock.storage.indexes import Indexes
+from penstock.storage.runs import Run
 from penstock.storage.tail import Extent, Tail
 from penstock.storage.txn_index import AbortedEntry, TxnIndex
 
 LOG_SUFFIX: Final = ".log"
 DELETED_SUFFIX: Final = ".deleted"
+SPARE_SUFFIX: Final = ".tmp"  # not of the log yet: removed when it is opened
 SUFFIXES: Final = (LOG_SUFFIX, OFFSETS.suffix, TIMES.suffix, txn_index.SUFFIX)
 MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
 
@@ -29,6 +32,15 @@ _LARGE_BATCH_BYTES: Final = _SCAN_BYTES // 4  # from here on it pays to read hea
 
 class DamagedLog(StorageFault):
     """One log is damaged; the rest of the directory may be sound."""
+
+
+class _Cursor(NamedTuple):
+    offset: int
+    position: int
+    header: BatchHeader | None  # of the batch there, where it is known
+
+
+_NOWHERE: Final = _Cursor(-1, 0, None)
 
 
 class Segment:
@@ -63,14 +75,19 @@ class Segment:
         self._aborted: bool | None = None  # whether there are aborted transactions; likewise
         self._txns: TxnIndex | None = None
         self._tail: Tail | None = None  # only while it grows
-        self._cursor = (-1, 0)  # where the last read ended: the next one often begins there
+        self._cursor = _NOWHERE  # where the last read ended: the next one often begins there
 
     @classmethod
     def begin(
-        cls, files: OpenFiles, directory: str, base_offset: int, interval_bytes: int
+        cls,
+        files: OpenFiles,
+        directory: str,
+        base_offset: int,
+        interval_bytes: int,
+        suffix: str = LOG_SUFFIX,
     ) -> "Segment":
         """A new, empty segment with its file."""
-        file = SegmentFile(files, directory, base_offset, LOG_SUFFIX)
+        file = SegmentFile(files, directory, base_offset, suffix)
         file.create()
         segment = cls(file, interval_bytes, base_offset)
         segment.start_over()
@@ -94,6 +111,22 @@ class Segment:
         self._tail.add(base_offset, position)  # type: ignore[union-attr] # there while it grows
         return self._indexes.note(position, len(batch), last_offset, max_timestamp_ms)  # type: ignore[union-attr] # likewise
 
+    def append_run(self, run: Run, base_offset: int) -> bool:
+        """Write batches, the first of which gets `base_offset`, with one call; True if the indexes grew."""
+        tail, indexes = self._tail, self._indexes
+        assert tail is not None, "a closed segment does not grow"
+        assert indexes is not None
+        position, grew = self.file.size, False
+        self.file.append_all(run.batches, run.size_bytes)
+        for header in run.headers:
+            last_offset = base_offset + header.last_offset_delta
+            tail.add(base_offset, position)
+            grew |= indexes.note(position, header.size_bytes, last_offset, header.max_timestamp_ms)
+            position += header.size_bytes
+            base_offset = last_offset + 1
+        self.next_offset = base_offset
+        return grew
+
     def note(self, position: int, header: BatchHeader) -> bool:
         """Take note of a batch that the file holds at `position`; True if the indexes grew."""
         assert self._tail is not None, "a closed segment does not grow"
@@ -112,7 +145,7 @@ class Segment:
             file.files, file.directory, self.base_offset, self._interval_bytes, self._tag
         )
         self._tail = Tail()
-        self._cursor = (-1, 0)
+        self._cursor = _NOWHERE
 
     def resume_before(self, offset: int) -> int:
         """Forget the contents from somewhere before `offset` on, to be noted again.
@@ -132,7 +165,7 @@ class Segment:
         self._indexes = indexes
         self.next_offset = header.base_offset
         self._tail = Tail()
-        self._cursor = (-1, 0)
+        self._cursor = _NOWHERE
         return entry[1]
 
     def reopen(self) -> None:
@@ -148,12 +181,28 @@ class Segment:
         self.file.truncate(position)
         self._note_all(start)
 
+    def fill_gap(self, upto_offset: int, leader_epoch: int) -> None:
+        """Let it reach to `upto_offset`, with a batch without records."""
+        if self.next_offset < upto_offset:
+            position, batch = self.file.size, filler(self.next_offset, upto_offset)
+            stamp(batch, self.next_offset, leader_epoch)
+            self.file.append(batch)
+            self.note(position, parse_header(batch))
+
+    def put_in_place(self) -> None:
+        """What was begun as a spare is of the log from now on."""
+        try:
+            self.file.rename(LOG_SUFFIX)
+        except DiskFull as error:
+            raise StorageFault(str(error)) from error  # those before it are gone
+
     def _note_all(self, position: int) -> None:
         for found, header in self.headers(position):
             self.note(found, header)
 
-    def index_is_full(self, limit_bytes: int) -> bool:
-        return self.indexes.is_full(limit_bytes)
+    def index_is_full(self, limit_bytes: int, entries: int = 1) -> bool:
+        """Whether so many entries more would pass the limit."""
+        return self.indexes.is_full(limit_bytes, entries)
 
     def save_indexes(self) -> list[SegmentFile]:
         """Bring the index files up to date; those that are more than hints, to be synced."""
@@ -197,33 +246,40 @@ class Segment:
         limit = start + max_bytes
         if limit >= self.file.size and upto_offset >= self.next_offset:
             return Extent(start, self.file.size, self.next_offset)
-        end, next_offset = start + header.size_bytes, header.next_offset
+        end, next_offset, after = start + header.size_bytes, header.next_offset, None
         if end < limit:
-            for position, header in self.headers(max(end, self._place_before(limit, upto_offset))):
+            place, known = self._place_before(limit, upto_offset)
+            walk = self.headers(place, known) if place > end else self.headers(end)
+            for position, header in walk:
                 end, next_offset = position, max(next_offset, header.base_offset)
                 if position + header.size_bytes > limit or header.next_offset > upto_offset:
+                    after = header
                     break
                 end, next_offset = position + header.size_bytes, header.next_offset
         next_offset = min(next_offset, upto_offset)
-        self._cursor = (next_offset, end)
+        self._cursor = _Cursor(next_offset, end, after)
         return Extent(start, end, next_offset)
 
-    def _place_before(self, limit: int, upto_offset: int) -> int:
-        """The last indexed place where a batch begins, with all before it within both limits."""
+    def _place_before(self, limit: int, upto_offset: int) -> tuple[int, BatchHeader | None]:
+        """The last indexed batch with all before it within both limits: where it begins, its header."""
         offsets = self.indexes.offsets
         entry = offsets.floor_value(limit)
         if upto_offset < self.next_offset:
             below = offsets.floor(upto_offset - self.base_offset - 1)
             entry = min(entry, below) if entry and below else None
         if entry is None:
-            return 0
-        if self._entry_header(entry) is None:
+            return 0, None
+        header = self._entry_header(entry)
+        if header is None:
             self.rebuild_indexes()
-            return 0
-        return entry[1]
+            return 0, None
+        return entry[1], header
 
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
         """Position and header of the first batch that ends after `offset`."""
+        cursor = self._cursor
+        if cursor.offset == offset and cursor.header is not None:
+            return cursor.position, cursor.header
         if offset < self.next_offset:
             for position, header in self.headers(self._place_of(offset)):
                 if header.next_offset > offset:
@@ -232,8 +288,8 @@ class Segment:
 
     def _place_of(self, offset: int) -> int:
         """Where a batch begins at or before `offset`, not far from it."""
-        if self._cursor[0] == offset:
-            return self._cursor[1]
+        if self._cursor.offset == offset:
+            return self._cursor.position
         if self._tail is not None and (position := self._tail.floor(offset)) is not None:
             return position
         entry = self.indexes.offsets.floor(offset - self.base_offset)
@@ -243,15 +299,16 @@ class Segment:
         return entry[1] if entry else 0
 
     def headers(
-        self, position: int = 0, stop: int | None = None
+        self, position: int = 0, header: BatchHeader | None = None, *, stop: int | None = None
     ) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of each batch from `position` on, which must be a batch's."""
+        """Position and header of each batch from `position` on, which must be a batch's; `header`: if it is known."""
         stop = self.file.size if stop is None else stop
         chunk, start, wanted = b"", position, _SCAN_BYTES
         while position < stop:
-            if position - start + HEADER_SIZE > len(chunk):
-                chunk, start = self.file.read_at(position, wanted), position
-            header = _parse(chunk, position - start)
+            if header is None:
+                if position - start + HEADER_SIZE > len(chunk):
+                    chunk, start = self.file.read_at(position, wanted), position
+                header = _parse(chunk, position - start)
             if header is None or position + header.size_bytes > stop:
                 raise DamagedLog(
                     f"{self.file.path}: no whole batch at byte {position}, though the file should "
@@ -260,11 +317,23 @@ class Segment:
             yield position, header
             position += header.size_bytes
             wanted = HEADER_SIZE if header.size_bytes > _LARGE_BATCH_BYTES else _SCAN_BYTES
+            header = None
 
     def last_batch_end(self) -> int:
         """One past the last offset of its last batch, by the batch itself."""
         end = self.base_offset
         for _, header in self.headers(self._place_of(self.base_offset + MAX_RELATIVE_OFFSET)):
+            end = header.next_offset
+        return end
+
+    def last_end_below(self, offset: int) -> int:
+        """Where the last batch ends that does not reach past `offset`."""
+        entry = self.indexes.offsets.floor(offset - self.base_offset - 1)
+        known = entry is not None and self._entry_header(entry) is not None
+        end = self.base_offset
+        for _, header in self.headers(entry[1] if entry is not None and known else 0):
+            if header.next_offset > offset:
+                break
             end = header.next_offset
         return end
 
@@ -331,13 +400,13 @@ class Segment:
         near = indexes.offsets.floor(newest[1])
         if near is not None and self._entry_header(near) is None:
             return False
-        for _, header in self.headers(near[1] if near else 0, end):
+        for _, header in self.headers(near[1] if near else 0, stop=end):
             relative = header.last_offset - self.base_offset
             if relative >= newest[1]:
                 break
         else:
             return False
-        after = self.headers(last[1] if last else 0, end)
+        after = self.headers(last[1] if last else 0, stop=end)
         return (header.max_timestamp_ms, relative) == newest and all(
             header.max_timestamp_ms <= newest[0] for _, header in after
         )
@@ -391,6 +460,14 @@ class Segment:
             retired.append(path + DELETED_SUFFIX)
         self.file.suffix = LOG_SUFFIX + DELETED_SUFFIX
         return retired
+
+
+def filler(base_offset: int, end: int) -> bytearray:
+    """A batch without records: the offsets up to `end` were here, and compaction took them out.
+
+    With it every segment ends where the next one begins, so that a lost or short file is noticed.
+    """
+    return build_batch([], base_offset=base_offset, last_offset_delta=end - 1 - base_offset)
 
 
 def _parse(data: bytes, at: int) -> BatchHeader | None:

@@ -2,20 +2,23 @@
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple, overload
 
+from penstock.model.errors import DiskFull
 from penstock.storage import swap
 from penstock.storage.files import OpenFiles, SegmentFile
-from penstock.storage.segment import LOG_SUFFIX, Segment
+from penstock.storage.segment import LOG_SUFFIX, SPARE_SUFFIX, Segment
 from penstock.storage.swap import Swap
 
 
 class Retired(NamedTuple):
-    """Files that may be removed from a time on, and once the log start on disk has passed them."""
+    """Files that may be removed after a while, and once the log start on disk has passed them."""
 
-    due_ms: int
+    delay_ms: int
     end_offset: int
     paths: list[str]
+    since_ms: int | None = None  # None: nobody has looked yet
 
 
 class Segments(Sequence[Segment]):
@@ -60,24 +63,26 @@ class Segments(Sequence[Segment]):
 
     # Leaving ---------------------------------------------------------------------------------
 
-    def drop_first(self, count: int, due_ms: int) -> list[Segment]:
+    def drop_first(self, count: int, delay_ms: int) -> list[Segment]:
         """Retire the oldest, one after the other: a crash in between leaves a log that is whole."""
         assert count < len(self._items), "a log keeps its active segment"
         dropped = []
         for _ in range(count):
             segment = self._items[0]
-            self._retired.append(Retired(due_ms, segment.next_offset, segment.retire()))
+            self._retired.append(Retired(delay_ms, segment.next_offset, segment.retire()))
             dropped.append(self._items.pop(0))
         return dropped
 
-    def end_after_cut(self, offset: int) -> int:
-        """Where the log will end once `truncate(offset)` is through."""
-        segment = self._items[self.number_of(offset)]
-        found = segment.find(offset)
-        return found[1].base_offset if found else segment.last_batch_end()
+    def last_end_below(self, offset: int) -> int:
+        """Where the last batch ends that `truncate(offset)` keeps."""
+        return self._items[self.number_of(offset)].last_end_below(offset)
 
-    def truncate(self, offset: int) -> int:
-        """Drop the batches that reach `offset` or lie past it; the offset of the first one dropped."""
+    def truncate(self, offset: int, leader_epoch: int) -> int:
+        """Drop the batches that reach `offset` or lie past it; where the log ends then.
+
+        Not before a gap that lies below `offset`, in `leader_epoch`: what was there is compacted, and its offsets
+        are used up.
+        """
         number = self.number_of(offset)
         while len(self._items) > number + 1:
             self._retire_last()
@@ -87,13 +92,23 @@ class Segments(Sequence[Segment]):
             last.reopen()
         else:
             last.truncate(found[0], found[1].base_offset)
+            with suppress(DiskFull):  # then the leader tells of the gap again
+                last.fill_gap(min(offset, found[1].base_offset), leader_epoch)
         return last.next_offset
 
-    def restart_at(self, offset: int, interval_bytes: int) -> None:
-        """Retire everything and begin at `offset`."""
+    def spare(self, offset: int, interval_bytes: int) -> Segment:
+        """An empty segment for `restart_with`, beside the log: it is made while there is a way back."""
+        return Segment.begin(
+            self._files, self._path, offset, interval_bytes, LOG_SUFFIX + SPARE_SUFFIX
+        )
+
+    def restart_with(self, spare: Segment) -> None:
+        """Retire everything and begin with that."""
         while self._items:
             self._retire_last()
-        self.begin(offset, interval_bytes)
+        spare.put_in_place()
+        self._items.append(spare)
+        self.active = spare
 
     def _retire_last(self) -> None:
         """Newest first: a crash in between leaves a log that is whole, only shorter."""
@@ -109,14 +124,17 @@ class Segments(Sequence[Segment]):
 
     def removable(self, now_ms: int, saved_start_offset: int) -> list[str]:
         """Paths of retired files to remove now, for a thread. They are given once."""
-        ready = [
-            retired
-            for retired in self._retired
-            if retired.due_ms <= now_ms and retired.end_offset <= saved_start_offset
-        ]
-        if ready:
-            self._retired = [retired for retired in self._retired if retired not in ready]
-        return [path for retired in ready for path in retired.paths]
+        ready: list[str] = []
+        waiting: list[Retired] = []
+        for retired in self._retired:
+            since_ms = now_ms if retired.since_ms is None else retired.since_ms
+            is_due = now_ms - since_ms >= retired.delay_ms
+            if is_due and retired.end_offset <= saved_start_offset:
+                ready += retired.paths
+            else:
+                waiting.append(retired._replace(since_ms=since_ms))
+        self._retired = waiting
+        return ready
 
     # Compaction ------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """The file `producers.snapshot`: what is known of a log's producers at one or two offsets."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
 from struct import error as StructError
 from typing import Final, NamedTuple
@@ -51,8 +51,13 @@ class Section(NamedTuple):
 
 
 def section_of(
-    offset: int, mark: Mark, producers: Producers, aborted: Mapping[int, Digest]
+    offset: int,
+    mark: Mark,
+    producers: Producers,
+    aborted: Mapping[int, Digest],
+    written_ms: int,
 ) -> bytes:
+    """Times are told as if the log, last written to at `written_ms`, had known one clock: see `_count_idle`."""
     parts = [
         _SECTION.pack(offset, *mark, len(producers), len(aborted)),
         _PROMOTION.pack(*(producers.promotion or _NO_PROMOTION)),
@@ -63,7 +68,7 @@ def section_of(
                 producer_id,
                 producer.epoch,
                 producer.coordinator_epoch,
-                producer.last_timestamp_ms,
+                written_ms - max(producer.idle_ms, 0),
                 producer.next_sequence,
                 producer.txn_first_offset,
                 len(producer.batches),
@@ -133,7 +138,15 @@ def _read_section(data: bytes, position: int) -> tuple[Section, int]:
         aborted[base_offset] = Digest(*fields)
         position += _DIGEST.size
     known = promotion if promotion.number else None
+    _count_idle([producer for _, producer in producers])
     return Section(offset, Mark(epoch, crc), producers, known, aborted), position
+
+
+def _count_idle(producers: Sequence[Producer]) -> None:
+    """Each has been idle for as long as it is older than the newest. What has passed since only a clock could tell."""
+    newest_ms = max((producer.last_timestamp_ms for producer in producers), default=0)
+    for producer in producers:
+        producer.idle_ms = newest_ms - producer.last_timestamp_ms
 
 
 def _read_producer(data: bytes, position: int) -> tuple[int, Producer, int]:

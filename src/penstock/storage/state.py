@@ -12,7 +12,7 @@ from penstock.records.control import EndMarker, decode_marker, decode_promotion
 from penstock.storage import epochs as epochs_file
 from penstock.storage import snapshot
 from penstock.storage.epochs import Epochs
-from penstock.storage.files import Buffer, write_atomically
+from penstock.storage.files import Buffer, remove, write_atomically
 from penstock.storage.producers import Producers
 from penstock.storage.sealed import Damaged
 from penstock.storage.segment import Segment
@@ -38,16 +38,17 @@ class LogState:
         self.producers = Producers()
 
     def apply(self, segment: Segment, header: BatchHeader, batch: Buffer) -> None:
-        """A batch as a leader, or the disk, has it."""
-        self._follow_epoch(header)
+        """A batch as a leader has it, behind what `segment` had before."""
+        self._follow_epoch(header, segment.next_offset)
         if header.producer_id >= 0:
             self._follow_producer(segment, header, batch)
         elif header.attributes & CONTROL_BIT:
             self._follow_promotion(header, batch)
 
-    def _follow_epoch(self, header: BatchHeader) -> None:
+    def _follow_epoch(self, header: BatchHeader, log_end: int) -> None:
+        """An epoch begins where the log ended, as it does for its leader, also where a gap comes first."""
         if header.leader_epoch != self.epochs.latest:
-            self.epochs.assign(header.leader_epoch, header.base_offset)
+            self.epochs.assign(header.leader_epoch, log_end)
 
     def _follow_producer(self, segment: Segment, header: BatchHeader, batch: Buffer) -> None:
         time_ms = header.max_timestamp_ms
@@ -70,12 +71,13 @@ class LogState:
 
     def replay(self, segments: Iterable[Segment], epochs_from: int, producers_from: int) -> None:
         """Follow the batches on disk, for epochs from one offset on, for producers from another."""
-        first = min(epochs_from, producers_from)
+        first, log_end = min(epochs_from, producers_from), epochs_from
         for segment in segments:
             found = segment.find(first) if segment.next_offset > first else None
             for position, header in segment.headers(found[0]) if found else ():
                 if header.base_offset >= epochs_from:
-                    self._follow_epoch(header)
+                    self._follow_epoch(header, log_end)
+                log_end = max(log_end, header.next_offset)
                 if header.base_offset < producers_from:
                     continue
                 if header.producer_id >= 0:
@@ -104,7 +106,8 @@ class LogState:
             if segment.aborted
         }
         mark = _mark_at(segments, offset) or NO_MARK
-        newest = snapshot.section_of(offset, mark, self.producers, aborted)
+        written_ms = segments[-1].file.modified_ms()
+        newest = snapshot.section_of(offset, mark, self.producers, aborted, written_ms)
         write_atomically(path, snapshot.encode([*older[-1:], newest]))
         return path
 
@@ -123,6 +126,11 @@ def read_sections(directory: str) -> list[tuple[Section, bytes]]:
             return snapshot.decode(file.read())
     except (OSError, Damaged):
         return []
+
+
+def forget_producers(directory: str) -> None:
+    """The log begins anew, with nothing of what they have written."""
+    remove([f"{directory}/{PRODUCERS_FILE}"])
 
 
 def read_epochs(directory: str) -> tuple[Epochs, int | None] | None:
@@ -173,11 +181,14 @@ def _usable_section(directory: str, segments: Sequence[Segment]) -> Section | No
 
 
 def _is_of(segments: Sequence[Segment], section: Section) -> bool:
-    """Whether the log up to it is what it was, and so are the indexes of aborted transactions."""
-    if (
-        section.offset > segments[0].base_offset
-        and _mark_at(segments, section.offset) != section.mark
-    ):
+    """Whether the log up to it is what it was, and so are the indexes of aborted transactions.
+
+    One that is older than all that is left cannot be brought up to date: markers may be missing, and later sequences.
+    """
+    first_offset = segments[0].base_offset
+    if section.offset < first_offset:
+        return False
+    if section.offset > first_offset and _mark_at(segments, section.offset) != section.mark:
         return False
     for segment in segments:
         if segment.base_offset >= section.offset:

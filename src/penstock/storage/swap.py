@@ -12,11 +12,10 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from penstock.model.errors import StorageFault
-from penstock.records.builder import build_batch
 from penstock.storage import identity, sealed
 from penstock.storage.files import Disk, OpenFiles, SegmentFile, write_atomically
 from penstock.storage.index import OFFSETS, TIMES
-from penstock.storage.segment import LOG_SUFFIX, SUFFIXES, Segment
+from penstock.storage.segment import LOG_SUFFIX, SUFFIXES, DamagedLog, Segment, filler
 
 CLEANED: Final = ".cleaned"
 _SUFFIX: Final = ".swap"
@@ -65,20 +64,12 @@ def _finish_cleaned(
     segment = Segment(file, interval_bytes, base_offset, CLEANED)
     segment.rebuild_indexes()
     if segment.next_offset < end:
-        file.append(_filler(segment.next_offset, end))
+        file.append(filler(segment.next_offset, end))
         segment.rebuild_indexes()
     assert segment.next_offset == end, "a cleaned segment holds no more than the old ones did"
     for synced in (file, *segment.seal()):
         disk.fdatasync(synced.fileno())
     segment.close()
-
-
-def _filler(base_offset: int, end: int) -> bytearray:
-    """A batch without records: the offsets up to `end` were here, and compaction took them out.
-
-    With it every segment ends where the next one begins, so that a lost or short file is noticed.
-    """
-    return build_batch([], base_offset=base_offset, last_offset_delta=end - 1 - base_offset)
 
 
 def complete(directory: str, names: Iterable[str]) -> bool:
@@ -88,13 +79,29 @@ def complete(directory: str, names: Iterable[str]) -> bool:
         if name.endswith(_SUFFIX):
             swap = _read(f"{directory}/{name}")
             install(directory, swap)
-            _remove_old(directory, swap)
+            if _is_installed(directory, swap):
+                _remove_old(directory, swap)
             finish(directory, swap)
     for name in names:
         if name.endswith(CLEANED):
             with suppress(FileNotFoundError):  # a swap has just put it in place
                 os.unlink(f"{directory}/{name}")
     return is_under_way(names)
+
+
+def _is_installed(directory: str, swap: Swap) -> bool:
+    """Whether the new ones are in place: they reach as far as the old ones did. If not, `discard` had taken them away
+    while `prepare` committed the swap, and the old ones are the log."""
+    if len(swap.old) == 1:
+        return True  # nothing is to be removed
+    file = SegmentFile(OpenFiles(limit=8), directory, swap.new[-1], LOG_SUFFIX)
+    file.measure()
+    end = swap.new[-1]
+    with suppress(DamagedLog):  # it reaches as far as it can be read
+        for _, header in Segment(file, 0, end).headers():
+            end = header.next_offset
+    file.close()
+    return end > swap.old[-1]
 
 
 def is_under_way(names: Iterable[str]) -> bool:
@@ -144,12 +151,19 @@ def _install(directory: str, base_offset: int) -> None:
 
 
 def discard(directory: str, disk: Disk) -> None:
-    """Undo every swap that was prepared and not applied: the old segments are about to change."""
-    names = [name for name in os.listdir(directory) if name.endswith((_SUFFIX, CLEANED))]
-    for name in sorted(names, key=lambda name: name.endswith(CLEANED)):
-        os.unlink(f"{directory}/{name}")
-    if names:
-        disk.fsync_directory(directory)
+    """Undo every swap that was prepared and not applied: the old segments are about to change.
+
+    The worker, or a thread, may be doing the same.
+    """
+    try:
+        names = [name for name in os.listdir(directory) if name.endswith((_SUFFIX, CLEANED))]
+        for name in sorted(names, key=lambda name: name.endswith(CLEANED)):
+            with suppress(FileNotFoundError):
+                os.unlink(f"{directory}/{name}")
+        if names:
+            disk.fsync_directory(directory)
+    except OSError as error:
+        raise StorageFault(f"{directory}: cannot be tidied: {error.strerror}") from error
 
 
 def _read(path: str) -> Swap:

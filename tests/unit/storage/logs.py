@@ -143,6 +143,9 @@ class FaultyDisk(Disk):
         given = self.fault("write", len(data))
         return os.pwrite(fd, data if given is None else memoryview(data)[:given], position)
 
+    def pwritev(self, fd: int, parts: Sequence[Buffer], position: int) -> int:  # type: ignore[override] # static there
+        return self.pwrite(fd, b"".join(parts), position)
+
     def ftruncate(self, fd: int, size: int) -> None:
         self.calls.append("truncate")
         self.fault("truncate", size)
@@ -168,6 +171,19 @@ def failing(call: str, code: int, after: int = 0) -> Fault:
         return None
 
     return fault
+
+
+class CountingDisk(Disk):
+    """Knows how often it was read."""
+
+    __slots__ = ("reads",)
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        self.reads += 1
+        return os.pread(fd, size, position)
 
 
 class ForgetfulDisk(Disk):

@@ -36,6 +36,7 @@ def _job(directory: Path, *segments: list[tuple[bytes, bytes | None]], **changes
         "upto_offset": history.next_offset,
         "aborted": (),
         "producers": (),
+        "epoch_ends": (),
         "now_ms": 1_000,
         "delete_retention_ms": 100,
         "segment_bytes": 1 << 20,

@@ -13,6 +13,7 @@ from penstock.records.batch import split_batches
 from penstock.records.compression import Codec
 from penstock.records.control import ControlType
 from penstock.records.record import Record, decode_records
+from penstock.storage import swap
 from penstock.storage.compaction import (
     CLEANED_UPTO_FILE,
     Allowance,
@@ -20,6 +21,7 @@ from penstock.storage.compaction import (
     choose,
     first_dirty,
 )
+from penstock.storage.files import write_atomically
 from penstock.storage.log import Log, LogRead
 from penstock.storage.recovery import Ending, Past
 from tests.unit.records.histories import History, Step, steps
@@ -262,6 +264,39 @@ def test_a_change_between_prepare_and_install_undoes_the_round(tmp_path: Path) -
     assert read_offsets(log) == [0, 1]
     log.close()
     assert read_offsets(open_compacted(str(tmp_path), Past(Ending.CLEAN, 2))) == [0, 1]
+
+
+@pytest.mark.parametrize("crashes", [False, True], ids=["goes on", "crashes"])
+@pytest.mark.parametrize("moment", ["before the commit", "after it"])
+def test_a_cut_above_what_is_compacted_loses_nothing_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, crashes: bool
+) -> None:
+    """It takes the files of the round away, and the segments that were read are as they were."""
+    log = _log(tmp_path)
+    kept = [(key, b"1") for key in (b"a", b"b", b"c", b"d")]
+    write_keys(log, [*kept[:2], (b"x", b"1")], [*kept[2:], (b"x", b"2")])
+    stable_offset = log.next_offset
+    write_keys(log, [(b"e", b"1"), (b"f", b"1")])
+    round_ = begin(log, stable_offset=stable_offset)
+    round_.clean()
+
+    def cut_first(*arguments: Any, **more: Any) -> None:
+        log.truncate_to(stable_offset + 1)
+        write_atomically(*arguments, **more)
+
+    if moment == "before the commit":
+        monkeypatch.setattr(swap, "write_atomically", cut_first)
+        round_.prepare()
+    else:
+        round_.prepare()
+        log.truncate_to(stable_offset + 1)
+    expected = list(range(stable_offset + 1))
+    if crashes:
+        log = open_compacted(str(tmp_path), Past(Ending.PROCESS_CRASH, 0))
+    else:
+        assert not round_.install()
+    assert read_offsets(log) == expected
+    assert not [name for name in os.listdir(log.path) if name.endswith((".cleaned", ".swap"))]
 
 
 def test_leftovers_of_a_round_that_failed_are_removed_by_the_next(tmp_path: Path) -> None:

@@ -10,7 +10,17 @@ import pytest
 from penstock.model.configs import TopicConfig
 from penstock.storage.log import Log
 from penstock.storage.recovery import Ending
-from tests.unit.storage.logs import FaultyDisk, fill, new_log, put, reopened, scratch, values
+from tests.unit.storage.logs import (
+    FaultyDisk,
+    fill,
+    headers,
+    new_log,
+    put,
+    raw,
+    reopened,
+    scratch,
+    values,
+)
 
 CHANGING = ("rename", "replace", "unlink", "mkdir")
 
@@ -122,6 +132,35 @@ def test_a_step_that_is_cut_short_anywhere_leaves_a_log_that_is_whole(
             assert values(found, base) == [b"goes on"]
         if finished:
             assert limit > 0
+            return
+    pytest.fail("it never came to its end")
+
+
+def test_a_cut_behind_a_gap_that_is_cut_short_anywhere_leaves_a_log_that_is_whole() -> None:
+    """It ends before the cut, behind the gap, or before it: nowhere else, and never as if it were damaged."""
+    for limit in range(200):
+        with scratch() as path:
+            disk = FaultyDisk()
+            leader, log = new_log(f"{path}/leader"), new_log(path, disk=disk)
+            fill(leader, 30)
+            whole = bytearray(raw(leader))
+            size = len(whole) // 30
+            log.append_as_follower(memoryview(whole[: 5 * size]))
+            log.append_as_follower(memoryview(whole[20 * size :]))
+            log.flush()
+            try:
+                with dying_at(limit, disk):
+                    log.truncate_to(20)
+                finished = True
+            except Died:
+                finished = False
+            found = reopened(path, Ending.PROCESS_CRASH, 30, start=0, has_copies=True)
+            left = [header.base_offset for header in headers(raw(found)) if header.record_count]
+            expected = [*range(5), *range(20, 30)]
+            assert left == expected[: len(left)]
+            assert len(left) >= 5
+            assert found.next_offset in ((20,) if finished else (5, 20, *range(21, 31)))
+        if finished:
             return
     pytest.fail("it never came to its end")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from penstock.model.configs import TopicConfig
-from penstock.model.errors import StorageFault
+from penstock.model.errors import DiskFull, StorageFault
 from penstock.model.ids import TopicId
-from penstock.storage import checkpoints, sealed, swap
+from penstock.storage import checkpoints, files, sealed, swap
 from penstock.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from penstock.storage.directory import (
     DELETE_DELAY_MS,
@@ -390,6 +390,28 @@ def test_a_damaged_log_can_be_given_up_and_begun_anew(tmp_path: Path) -> None:
 
 
 # Checkpoints -----------------------------------------------------------------------------------
+
+
+def test_what_a_full_disk_kept_from_being_forgotten_is_forgotten_with_the_next_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a log that comes back to this broker later would seem to have lost what it once had."""
+    directory = open_at(tmp_path)
+    fill(log_in(directory), 30)
+    log_in(directory).flush()
+    checkpoint(directory)
+    directory.give_up("orders", FIRST, 0)
+    with monkeypatch.context() as full:
+        full.setattr(files, "_write_all", _no_room)
+        with pytest.raises(DiskFull):
+            checkpoint(directory)
+    checkpoint(directory)
+    directory.abandon()
+    assert log_in(open_at(tmp_path)).next_offset == 0
+
+
+def _no_room(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "full")
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "flipped", "cut"])

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from penstock.model.configs import TopicConfig
 from penstock.model.errors import BrokerError, DiskFull, ErrorCode, StorageFault
-from penstock.storage.files import OpenFiles
+from penstock.storage.files import Buffer, OpenFiles
 from penstock.storage.log import Log
 from penstock.storage.recovery import Ending
 from tests.unit.storage.logs import (
     SMALL,
     TOPIC_ID,
     FaultyDisk,
+    ForgetfulDisk,
     failing,
     fill,
     new_log,
@@ -169,6 +170,29 @@ def test_a_flush_without_room_for_indexes_still_syncs_but_promises_nothing(tmp_p
     disk.fault = FaultyDisk().fault
     log.flush()
     assert log.recovery_point == 30
+
+
+class NoRoomForIndexes(ForgetfulDisk):
+    """Batches still find some."""
+
+    __slots__ = ()
+
+    def pwrite(self, fd: int, data: Buffer, position: int) -> int:  # type: ignore[override] # static there
+        if not self._paths[fd].endswith(".log"):
+            raise OSError(errno.ENOSPC, "full")
+        return os.pwrite(fd, data, position)
+
+
+def test_the_batches_of_a_closed_segment_are_synced_also_without_room_for_its_indexes(
+    tmp_path: Path,
+) -> None:
+    disk = NoRoomForIndexes()
+    log = new_log(tmp_path, SMALL, disk)
+    fill(log, 30)
+    assert len(log.segments) > 2
+    log.flush()
+    for path in paths(log):
+        assert disk.durable[str(path)] == path.read_bytes()
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,5 +1,6 @@
 """A slice stays readable whatever becomes of its file, and knows when what it meant is gone."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -72,6 +73,21 @@ def test_what_was_just_written_is_in_memory(tmp_path: Path) -> None:
     piece = FileSlice(file_of(tmp_path, bytes(300_000)), 0, 300_000)
     warm(piece)
     assert is_resident(piece)
+
+
+def test_a_file_system_that_cannot_say_what_is_in_memory_is_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    piece = FileSlice(file_of(tmp_path, bytes(300_000)), 0, 300_000)
+    asked = []
+
+    def refuse(*arguments: object) -> int:
+        asked.append(arguments)
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    assert [is_resident(piece) for _ in range(3)] == [True, True, True]
+    assert len(asked) == 1
 
 
 def test_a_file_that_vanished_is_a_fault_and_is_not_made_anew(tmp_path: Path) -> None:

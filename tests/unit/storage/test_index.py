@@ -51,6 +51,40 @@ def test_the_nearest_entry_at_or_below_is_found_in_memory_and_in_the_file(
         assert len(index) == len(entries)
 
 
+@given(
+    st.integers(1, 520),
+    st.integers(1, 5),
+    layouts,
+    st.lists(st.tuples(st.integers(0, 1), st.integers(-3, 3000)), min_size=1, max_size=20),
+    st.integers(0, 3000),
+    st.integers(0, 300),
+)
+def test_of_a_long_index_what_is_kept_in_memory_of_its_file_is_never_out_of_date(
+    count: int,
+    step: int,
+    layout: Layout,
+    searches: list[tuple[int, int]],
+    limit: int,
+    more: int,
+) -> None:
+    """Searches in any order, before and after its end was cut off and it grew again."""
+    with scratch() as path:
+        entries = [(number * step, number * (step + 1)) for number in range(count)]
+        index = filled(path, layout, entries)
+        index.seal()
+        for _ in range(2):
+            for field, wanted in searches:
+                search = index.floor_value if field else index.floor
+                assert search(wanted) == floor(entries, field, wanted)
+            index.truncate(limit)
+            entries = [entry for entry in entries if entry[1] <= limit]
+            for _ in range(more):
+                key, value = entries[-1] if entries else (0, 0)
+                entries.append((key + 3, value + 5))
+                index.add(*entries[-1])
+            index.seal()
+
+
 @given(entry_lists(), st.integers(0, 1 << 31), entry_lists(), st.booleans(), layouts)
 def test_what_was_cut_off_is_gone_and_the_file_follows(
     entries: list[tuple[int, int]],

@@ -19,6 +19,7 @@ from penstock.storage.timestamps import TimestampOffset
 from tests.unit.storage.logs import (
     NOW_MS,
     SMALL,
+    CountingDisk,
     ForgetfulDisk,
     batch,
     fill,
@@ -121,6 +122,40 @@ def test_as_many_whole_batches_are_given_as_fit(tmp_path: Path, place: str) -> N
             found = log.read(offset, limit, upto_offset=40)
             assert found.next_offset == offset + count
             assert found.size_bytes == sum(sizes[offset : offset + count])
+
+
+def test_a_reader_who_goes_on_where_the_last_read_ended_costs_one_look_at_the_file(
+    tmp_path: Path,
+) -> None:
+    disk = CountingDisk()
+    log = new_log(tmp_path, TopicConfig(index_interval_bytes=1), disk)
+    fill(log, 100)
+    log.roll()
+    size = log.read(0, 1, upto_offset=100).size_bytes
+    offset = log.read(0, 10 * size, upto_offset=100).next_offset
+
+    while offset < 90:
+        before = disk.reads
+        found = log.read(offset, 10 * size + 1, upto_offset=100)
+        assert found.next_offset == offset + 10
+        assert disk.reads - before == 1, "the batch that no longer fits"
+        offset = found.next_offset
+
+
+def test_what_was_written_anew_after_a_truncation_is_found_by_a_reader_who_goes_on(
+    tmp_path: Path,
+) -> None:
+    log = new_log(tmp_path, TopicConfig(index_interval_bytes=1))
+    fill(log, 100)
+    log.segments[0]._tail = Tail()  # none of them is remembered
+    size = log.read(0, 1, upto_offset=100).size_bytes
+    assert log.read(0, 10 * size, upto_offset=100).next_offset == 10
+
+    log.truncate_to(10)
+    for number in range(10, 100):
+        put(log, b"%0*d" % (7 * number, number))
+    log.segments[0]._tail = Tail()
+    assert values(log, 10) == [b"%0*d" % (7 * number, number) for number in range(10, 100)]
 
 
 def test_a_flush_makes_everything_durable_that_a_log_consists_of(tmp_path: Path) -> None:
@@ -381,6 +416,25 @@ def test_a_log_can_be_cut_to_nothing_and_begin_elsewhere(tmp_path: Path) -> None
     assert (again.start_offset, values(again, 500)) == (500, [b"x"])
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["as it is", "opened again"])
+def test_a_log_that_begins_elsewhere_knows_no_producer_of_before(
+    tmp_path: Path, again: bool
+) -> None:
+    """What they did between, and how their transactions ended, it has not seen."""
+    log = new_log(tmp_path)
+    put(log, b"a", producer_id=7, producer_epoch=0, base_sequence=0)
+    put(log, b"t", producer_id=8, producer_epoch=0, base_sequence=0, transactional=True)
+    log.flush()
+    log.restart_at(500)
+    put(log, b"x", epoch=2)
+    if again:
+        log.flush()
+        log = reopened(tmp_path, point=log.recovery_point)
+    assert log.last_stable_offset(501) == 501
+    later = put(log, b"b", epoch=2, producer_id=7, producer_epoch=0, base_sequence=90)
+    assert later.base_offset == 501
+
+
 def test_deleted_records_are_gone_and_so_are_segments_without_others(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     fill(log, 30)
@@ -413,7 +467,8 @@ def test_files_that_left_are_removed_when_due_and_the_new_start_is_on_disk(tmp_p
     log = new_log(tmp_path)
     fill(log, 30)
     first = log.segments[1].base_offset
-    log._drop_first(1, due_ms=NOW_MS + 10)
+    log._drop_first(1, delay_ms=10)
+    assert log.removable(NOW_MS) == []
 
     assert paths(log, ".log.deleted") == [Path(log.path) / f"{0:020d}.log.deleted"]
     assert log.removable(NOW_MS + 10) == [], "a restart would take the file for lost"

@@ -181,10 +181,19 @@ class LogMachine(RuleBasedStateMachine):
         for batch in self.batches[self._first_of(self.start) :]:
             assert self.log.epochs.epoch_at(max(batch.base_offset, self.start)) == batch.epoch
 
-    @rule(fraction=fractions, limit=st.integers(1, 1000), upto_fraction=fractions)
-    def read(self, fraction: float, limit: int, upto_fraction: float) -> None:
+    @rule(
+        fraction=fractions,
+        limits=st.lists(st.integers(1, 1000), min_size=1, max_size=4),
+        upto_fraction=fractions,
+    )
+    def read(self, fraction: float, limits: list[int], upto_fraction: float) -> None:
+        """From anywhere, and on from where that ended."""
         offset = self.start + round(fraction * (self.next - self.start))
         upto = self.start + round(upto_fraction * (self.next - self.start))
+        for limit in limits:
+            offset = self._read_one(offset, limit, upto)
+
+    def _read_one(self, offset: int, limit: int, upto: int) -> int:
         found = self.log.read(offset, limit, upto_offset=upto)
         data = b"".join(piece.read() for piece in found.slices)
         first = self._first_of(offset)
@@ -194,6 +203,7 @@ class LogMachine(RuleBasedStateMachine):
         assert [header.base_offset for header in got] == expected
         assert bool(got) == bool(visible and offset < upto)
         assert found.size_bytes == len(data) <= max(limit, got[0].size_bytes if got else 0)
+        return found.next_offset
 
     @rule(beyond=st.integers(1, 5))
     def read_outside(self, beyond: int) -> None:

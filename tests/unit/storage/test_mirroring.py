@@ -346,7 +346,7 @@ def test_a_snapshot_of_the_first_version_is_still_read(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     send(log, 0)
     ((section, now),) = snapshot.decode(
-        snapshot.encode([snapshot.section_of(1, Mark(1, 2), log.producers, {})])
+        snapshot.encode([snapshot.section_of(1, Mark(1, 2), log.producers, {}, 0)])
     )
     before = now[:24] + now[48:]
     body = b"\x00\x02" + before + before

@@ -14,6 +14,7 @@ from penstock.model.errors import (
     InvalidProducerEpoch,
     OutOfOrderSequence,
 )
+from penstock.records.batch import stamp
 from penstock.records.control import ControlType, EndMarker, build_marker
 from penstock.storage import producers as producers_module
 from penstock.storage import snapshot
@@ -161,10 +162,100 @@ def test_idle_producers_are_forgotten_but_not_those_with_an_open_transaction(
     send(log, 0, producer=1)
     send(log, 0, producer=2, txn=True)
 
-    assert log.producers.expire(NOW_MS + 99, 100) == 0
-    assert log.producers.expire(NOW_MS + 100, 100) == 1
+    assert [log.producers.expire(50, 100) for _ in range(3)] == [0, 0, 1]
     assert [info.producer_id for info in log.producers.active()] == [2]
     assert send(log, 55, producer=1).base_offset == 2
+
+
+LONG_AGO_MS = NOW_MS - 1_000_000
+
+
+def backfilled(path: Path, kind: str) -> Log:
+    """A follower's log, with records of long ago: one of a producer, or the end of its transaction, too."""
+    leader = new_log(path / "leader")
+    txn = kind == "transaction"
+    fields = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": txn}
+    put(leader, b"v", time_ms=LONG_AGO_MS, **fields)
+    if txn:
+        ended = EndMarker(ControlType.COMMIT, 0)
+        marker = build_marker(ended, producer_id=7, producer_epoch=0, timestamp_ms=LONG_AGO_MS)
+        leader.append_as_leader(
+            memoryview(marker), leader_epoch=1, now_ms=NOW_MS, origin=Origin.COORDINATOR
+        )
+    follower = new_log(path)
+    follower.append_as_follower(memoryview(raw(leader)))
+    return follower
+
+
+@pytest.mark.parametrize("kind", ["batch", "transaction"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_who_was_followed_or_replayed_is_idle_from_then_on_however_old_its_records(
+    tmp_path: Path, kind: str, restarted: bool
+) -> None:
+    log = backfilled(tmp_path, kind)
+    if restarted:
+        log = reopened(tmp_path)
+    assert [known.last_timestamp_ms for known in log.producers.active()] == [LONG_AGO_MS]
+    assert log.producers.expire(50, 100) == 0
+    assert send(log, 0).duplicate
+    assert [log.producers.expire(50, 100) for _ in range(2)] == [0, 1]
+
+
+def test_who_writes_between_two_looks_was_not_idle(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    for sequence in range(5):
+        send(log, sequence)
+        assert log.producers.expire(1000, 100) == 0
+    assert log.producers.expire(1000, 100) == 1
+
+
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize("ending", ALL_ENDINGS)
+@pytest.mark.parametrize("jump_ms", [30 * DAY_MS, -30 * DAY_MS])
+def test_a_clock_that_jumps_makes_no_producer_idle_also_when_the_log_is_opened_again(
+    tmp_path: Path, jump_ms: int, ending: Ending
+) -> None:
+    log = new_log(tmp_path)
+    send(log, 0, producer=1)
+    log.roll()
+    then_ms = NOW_MS + jump_ms
+    put(log, now_ms=then_ms, time_ms=then_ms, producer_id=2, producer_epoch=0, base_sequence=0)
+    assert log.producers.expire(600_000, DAY_MS) == 0
+    log.close()
+    found = reopened(tmp_path, ending, log.next_offset)
+    assert found.producers.expire(600_000, DAY_MS) == 0
+    assert send(found, 0, producer=1).duplicate
+    assert send(found, 0, producer=2).duplicate
+
+
+def test_a_snapshot_keeps_who_has_been_idle_for_longer_than_others(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    send(log, 0, producer=1)
+    for _ in range(3):
+        assert log.producers.expire(50, 200) == 0
+    send(log, 0, producer=2)
+    log.close()
+    found = reopened(tmp_path, Ending.CLEAN, log.next_offset)
+    assert {producer_id: it.idle_ms for producer_id, it in found.producers} == {1: 100, 2: 0}
+    assert [found.producers.expire(50, 200) for _ in range(4)] == [0, 1, 0, 1]
+
+
+def test_when_there_are_too_many_those_that_were_just_followed_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producers_module, "PRODUCERS_LIMIT", 10)
+    log = new_log(tmp_path)
+    for producer in range(100, 109):
+        send(log, 0, producer=producer)
+    followed = backfilled(tmp_path / "other", "batch")
+    records = bytearray(raw(followed))
+    stamp(memoryview(records), log.next_offset, 1)
+    log.append_as_follower(memoryview(records))
+    send(log, 0, producer=109)
+    assert 7 in log.producers
+    assert 100 not in log.producers
 
 
 def test_the_longest_idle_go_when_there_are_too_many(
@@ -468,14 +559,14 @@ def test_a_snapshot_is_read_back_as_it_was(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     for sequence in range(9):
         send(log, sequence // 3, producer=sequence % 3, epoch=2, txn=sequence == 8)
-    section = snapshot.section_of(9, Mark(3, 5), log.producers, {0: Digest(2, 77)})
+    section = snapshot.section_of(9, Mark(3, 5), log.producers, {0: Digest(2, 77)}, NOW_MS)
     ((found, found_raw),) = snapshot.decode(snapshot.encode([section]))
     again = Producers()
     again.restore(found.producers)
 
     assert (found.offset, found.mark, found.aborted) == (9, (3, 5), {0: (2, 77)})
     assert found_raw == section
-    assert snapshot.section_of(9, Mark(3, 5), again, {0: Digest(2, 77)}) == section
+    assert snapshot.section_of(9, Mark(3, 5), again, {0: Digest(2, 77)}, NOW_MS) == section
     assert again.first_open_offset == 8
 
 
@@ -485,7 +576,7 @@ def test_a_damaged_snapshot_is_never_believed(data: st.DataObject) -> None:
     with scratch() as path:
         log = new_log(path, SMALL)
         send(log, 0)
-        whole = snapshot.encode([snapshot.section_of(1, Mark(1, 2), log.producers, {})])
+        whole = snapshot.encode([snapshot.section_of(1, Mark(1, 2), log.producers, {}, NOW_MS)])
     position = data.draw(st.integers(0, len(whole) - 1))
     flipped = bytearray(whole)
     flipped[position] ^= data.draw(st.integers(1, 255))

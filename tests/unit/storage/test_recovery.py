@@ -382,7 +382,8 @@ def test_an_index_that_went_bad_while_the_log_was_open_is_rebuilt(tmp_path: Path
         path.write_bytes(b"\x11" * path.stat().st_size)
 
     for number in range(30):
-        found.segments[0]._cursor = (-1, 0)
+        segment = found.segments[0]
+        segment._cursor = segment._cursor._replace(offset=-1)
         assert len(values(found, number)) == 30 - number
 
 

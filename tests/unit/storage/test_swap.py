@@ -192,6 +192,21 @@ def test_a_cut_withdraws_a_swap_so_that_a_crash_cannot_bring_back_what_was_cut(
     assert not log.replace_segments(change)
 
 
+def test_who_withdraws_a_swap_does_not_mind_another_who_does_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cut, on the loop, while a round that failed tidies up, in a thread or in the worker."""
+    log = log_of_segments(tmp_path)
+    change = change_of(log)
+    write_cleaned(log, change)
+    swap.prepare(log.path, change, 100)
+    seen = os.listdir(log.path)
+    swap.discard(log.path, Disk())
+    monkeypatch.setattr(os, "listdir", lambda _: seen)
+    log.truncate_to(2)
+    assert log.next_offset == 2
+
+
 def test_a_damaged_commit_is_a_fault_and_nothing_is_guessed(tmp_path: Path) -> None:
     log = log_of_segments(tmp_path)
     change = change_of(log)
