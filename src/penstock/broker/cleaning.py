@@ -1,6 +1,7 @@
 """Runs compactions one after another: decided and swapped in on the loop, done in the worker process."""
 
 import logging
+from contextlib import suppress
 from typing import Final
 
 from penstock.broker.cluster import Cluster
@@ -117,7 +118,12 @@ class Cleaning:
         if not found.is_current():
             await in_thread(found.abandon)
             return None
-        await in_thread(found.prepare)
+        try:
+            await in_thread(found.prepare)
+        except WorkerFailed:
+            with suppress(StorageFault):  # the log may be gone
+                await in_thread(found.abandon)
+            raise
         if not found.install():
             return None
         await in_thread(found.finish)

@@ -41,6 +41,7 @@ class Committer:
         self._feed = feed
         self._limits = Limits()
         self._turn = asyncio.Lock()
+        self._office = NO_REVISION  # in which the decisions of this turn were made
         self._trouble = ""  # what the store last said of a commit that may not have happened
 
     @property
@@ -118,6 +119,9 @@ class Committer:
             return error
 
     def _check_office(self) -> None:
+        """What is decided from here on counts only while this office lasts, also if we lose it, or get another, before
+        it is written."""
+        self._office = self.controller_epoch
         if not self.holds_office:
             raise BrokerError(
                 f"this broker is not the controller; broker {self._feed.image.controller_id} is",
@@ -177,7 +181,7 @@ class Committer:
     ) -> Committed | Conflict:
         if not writes:
             return Committed(self._feed.image.revision)
-        fence = Compare(CONTROLLER, create_revision=self.controller_epoch)
+        fence = Compare(CONTROLLER, create_revision=self._office)
         try:
             return await self._store.commit([fence, *compares], writes)
         except CommitTooLarge as error:
@@ -197,7 +201,7 @@ class Committer:
         we find is ours, or was there before.
         """
         office = await self._store.read(CONTROLLER)
-        if office is None or office.create_revision != self.controller_epoch:
+        if office is None or office.create_revision != self._office:
             raise BrokerError(
                 "this broker lost the controller's office while it wrote", ErrorCode.NOT_CONTROLLER
             )

@@ -1,6 +1,7 @@
 """The groups that this broker coordinates: one shard for each partition of __consumer_offsets that it leads."""
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
@@ -31,6 +32,8 @@ from penstock.wire.messages.offset_commit import OffsetCommitRequest, OffsetComm
 from penstock.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from penstock.wire.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from penstock.wire.schema import Struct
+
+_log = logging.getLogger(__name__)
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 Response = TypeVar("Response", bound=Struct)
@@ -256,9 +259,11 @@ class GroupCoordinator:
     # What time and operators end ---------------------------------------------------------------
 
     def _forget_topic(self, name: str) -> None:
-        if self._replicas.unable is None:
-            for shard in self._shards:
+        for shard in self._shards if self._replicas.unable is None else ():
+            try:
                 shard.do("", lambda _, shard=shard: shard.core.forget_topic(name))  # type: ignore[misc] # bound at once
+            except Exception:  # noqa: BLE001 - the shard is lost, but not those of others
+                _log.exception("topic-not-forgotten topic=%s shard=%s", name, shard.partition)
 
     async def _sweep(self) -> None:
         """Look for offsets that are past their time, a few groups at a time."""
@@ -267,7 +272,10 @@ class GroupCoordinator:
             if self._replicas.unable is not None:
                 continue
             for shard in self._shards:
-                await self._sweep_shard(shard)
+                try:
+                    await self._sweep_shard(shard)
+                except Exception:  # noqa: BLE001 - likewise
+                    _log.exception("sweep-failed shard=%s", shard.partition)
 
     async def _sweep_shard(self, shard: GroupShard) -> None:
         retention_ms = self._cluster.config.offsets_retention_minutes * 60_000

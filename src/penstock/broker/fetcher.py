@@ -1,7 +1,8 @@
 """Fetches from one leader what it has for this broker, and cuts what it does not have.
 
 A fetch that waits at its leader is overtaken by another when there is something new to ask for: after a
-change of leaders nobody waits for a fetch that knows nothing of it.
+change of leaders nobody waits for a fetch that knows nothing of it. What an answer says is taken only as of
+what its own request asked for, never as of a later one.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.broker.cluster import Cluster, Spawn
 from penstock.broker.partition import Partition
@@ -19,6 +20,7 @@ from penstock.client.errors import ClientError
 from penstock.model.configs import BrokerConfig
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.replication.follower import Position, is_current, truncation_point
+from penstock.storage.log import Log
 from penstock.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -39,7 +41,7 @@ _ASKED_TOGETHER: Final = (
     1000  # partitions of one request: of very many, others have their turn in between
 )
 _PARTITION_S: Final = 0.000_2
-_OFFSET_BYTES: Final = 8  # a batch begins with its offset
+_LAST_SESSION_EPOCH: Final = (1 << 31) - 1
 _OUT_OF_DATE: Final = frozenset(  # metadata is on its way to one of the two brokers
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -52,16 +54,49 @@ _OUT_OF_DATE: Final = frozenset(  # metadata is on its way to one of the two bro
 )
 
 
-class _Followed:
-    """One partition in a fetcher's hands."""
+class _Sent(NamedTuple):
+    """A request that is not answered yet."""
 
-    __slots__ = ("asked", "in_session", "partition", "retries")
+    number: int
+    at_s: float
+
+
+class _Followed:
+    """One partition in a fetcher's hands.
+
+    Two requests may be under way, and the leader reads from where the last one that it has seen said: an answer to a
+    request before `asked_in` tells of another place, maybe of another log, or as of another leader epoch.
+    """
+
+    __slots__ = ("_asked", "_asked_log", "asked_in", "in_session", "partition", "retries")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
-        self.asked: Position | None = None
+        self._asked: Position | None = None
+        self._asked_log: Log | None = None
+        self.asked_in = 0  # the first request that asked for it from there
         self.in_session = False
         self.retries = 0
+
+    def ask(self, log: Log, number: int) -> None:
+        """The request of that number goes on from the end of `log`."""
+        asked = Position(self.partition.leader_epoch, log.next_offset)
+        if asked != self._asked or log is not self._asked_log:
+            self._asked, self._asked_log, self.asked_in = asked, log, number
+
+    def is_told_by(self, number: int) -> bool:
+        """Whether the answer to that request is to what was asked last."""
+        return self._asked is not None and number >= self.asked_in
+
+    @property
+    def is_current(self) -> bool:
+        """F2, for the same log. Raises BrokerError if there is none."""
+        log, epoch = self.partition.log, self.partition.leader_epoch
+        return (
+            self._asked is not None
+            and log is self._asked_log
+            and is_current(self._asked, epoch, log.next_offset)
+        )
 
 
 class Fetcher:
@@ -78,7 +113,8 @@ class Fetcher:
         self._to_forget: dict[tuple[bytes, int], None] = {}
         self._connection: Connection | None = None
         self._lost: asyncio.Future[BrokerError] | None = None
-        self._in_flight: deque[float] = deque()  # when each request was sent
+        self._in_flight: deque[_Sent] = deque()  # answered in this order
+        self._number = 0  # of the latest request
         self._watch: asyncio.TimerHandle | None = None  # over the first of them
         self._version = 0  # of Fetch, on this connection
         self._session_id = self._session_epoch = 0
@@ -209,7 +245,7 @@ class Fetcher:
         except BrokerError as error:
             self._end(error)
             return
-        self._in_flight.append(self._loop.time())
+        self._in_flight.append(_Sent(self._number, self._loop.time()))
         self._begin_waiting()
         if self._watch is None:
             self._look_for_answer()
@@ -219,7 +255,7 @@ class Fetcher:
     def _look_for_answer(self) -> None:
         """A leader that is silent for too long is left. One timer for all requests: most are answered soon."""
         timeout_s = self._config.replica_socket_timeout_ms / 1000
-        oldest_s = self._in_flight[0] if self._in_flight else self._loop.time()
+        oldest_s = self._in_flight[0].at_s if self._in_flight else self._loop.time()
         if self._loop.time() - oldest_s >= timeout_s:
             self._end(_silent(self.leader_id))
         else:
@@ -237,6 +273,7 @@ class Fetcher:
             if self._partitions:  # no session that would let us, or no room for what we would get
                 self._loop.call_later(_RETRY_S if not epoch else _LONGEST_RETRY_S, self._send)
             return None
+        self._number += 1
         wanted = list(self._to_ask)
         self._to_ask = dict.fromkeys(wanted[_ASKED_TOGETHER:])
         topics = self._topics(wanted[:_ASKED_TOGETHER])
@@ -256,7 +293,7 @@ class Fetcher:
         )
         self._to_forget.clear()
         if self._session_id:
-            self._session_epoch += 1
+            self._session_epoch = _epoch_after(self._session_epoch)
         return request
 
     @property
@@ -291,7 +328,7 @@ class Fetcher:
             self._loop.call_later(pause_ms / 1000, self.ask_for, partition)
             return None
         self._to_forget.pop(_place(partition), None)
-        followed.asked = Position(partition.leader_epoch, log.next_offset)
+        followed.ask(log, self._number)
         followed.in_session = True
         return FetchPartition(
             partition=partition.index,
@@ -323,7 +360,7 @@ class Fetcher:
         if isinstance(answer, ClientError):
             self._end(answer)
             return
-        self._in_flight.popleft()
+        number = self._in_flight.popleft().number
         try:
             response = connection.decode(answer, FetchResponse, self._version)
         except BrokerError as error:
@@ -340,7 +377,7 @@ class Fetcher:
         for topic in response.responses:
             for data in topic.partitions:
                 followed = self._by_place.get((topic.topic_id, data.partition_index))
-                if followed is not None:
+                if followed is not None and followed.is_told_by(number):
                     self._take(followed, data)
         if not self._session_id:
             self._begin_session()
@@ -361,18 +398,21 @@ class Fetcher:
     def _take(self, followed: _Followed, data: PartitionData) -> None:
         partition = followed.partition
         try:
-            if data.error_code:
+            if data.error_code not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
                 self._take_error(followed, data)
-            elif followed.asked is not None and is_current(
-                followed.asked, partition.leader_epoch, partition.log.next_offset
-            ):
+            elif not followed.is_current:  # of an earlier leader, or of a log that was cut since
+                self._to_ask[followed] = None
+            elif data.error_code:
+                self._restart(followed, data)
+            else:
                 followed.retries = 0
                 if self._take_data(partition, data):
                     self._to_ask[followed] = None
-            else:  # of an earlier leader, or of a log that was cut since
-                self._to_ask[followed] = None
         except BrokerError as error:
             _log.warning("replication-stopped partition=%s error=%s", partition, error)
+            self._ask_later(followed)
+        except Exception:  # noqa: BLE001 # a bug, and no reason for all others to wait for ever
+            _log.exception("replication-failed partition=%s", partition)
             self._ask_later(followed)
 
     def _take_data(self, partition: Partition, data: PartitionData) -> bool:
@@ -390,28 +430,29 @@ class Fetcher:
         records = data.records
         if records:
             assert isinstance(records, memoryview), "as the decoder gives them"
-            if int.from_bytes(records[:_OFFSET_BYTES], "big") < partition.log.next_offset:
-                return False  # two requests were under way, and both asked for it
             partition.append_replicated(records)
             self._throttles.fetched(partition.topic, partition.index, len(records))
         partition.learn(data.high_watermark, data.log_start_offset)
         return bool(records)
 
     def _take_error(self, followed: _Followed, data: PartitionData) -> None:
-        partition, code = followed.partition, data.error_code
-        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            _log.warning(
-                "log-restarted partition=%s from=%d to=%d leader=%d",
-                partition, partition.log.next_offset, data.log_start_offset, self.leader_id,
-            )  # fmt: skip
-            partition.restart_at(max(data.log_start_offset, 0))
-            self._to_ask[followed] = None
-            return
+        code = data.error_code
         if code not in _OUT_OF_DATE:
             _log.warning(
-                "not-replicated partition=%s leader=%d code=%s", partition, self.leader_id, code
-            )
+                "not-replicated partition=%s leader=%d code=%s",
+                followed.partition, self.leader_id, code,
+            )  # fmt: skip
         self._ask_later(followed)
+
+    def _restart(self, followed: _Followed, data: PartitionData) -> None:
+        """The leader has nothing that goes on where this log ends."""
+        partition = followed.partition
+        _log.warning(
+            "log-restarted partition=%s from=%d to=%d leader=%d",
+            partition, partition.log.next_offset, data.log_start_offset, self.leader_id,
+        )  # fmt: skip
+        partition.restart_at(max(data.log_start_offset, 0))
+        self._to_ask[followed] = None
 
     def _ask_later(self, followed: _Followed) -> None:
         """Out of the session until then, or the leader would tell of the same error without a pause."""
@@ -429,6 +470,11 @@ class Fetcher:
 
 def _silent(leader_id: int) -> BrokerError:
     return BrokerError(f"broker {leader_id} does not answer", ErrorCode.REQUEST_TIMED_OUT)
+
+
+def _epoch_after(session_epoch: int) -> int:
+    """As the leader counts: 0 would begin a session."""
+    return 1 if session_epoch == _LAST_SESSION_EPOCH else session_epoch + 1
 
 
 def _place(partition: Partition) -> tuple[bytes, int]:

@@ -2,7 +2,8 @@
 
 One round at a time. Whoever asks while a round runs is served by the next one, so that a single
 fdatasync answers every append that arrived meanwhile (group commit). A failed sync is never retried:
-the kernel may have dropped the pages, and a second call would report success over lost data.
+the kernel may have dropped the pages, and a second call would report success over lost data. What a
+round made durable counts only for the log that it began with, and only if that was not cut since.
 """
 
 import asyncio
@@ -13,13 +14,13 @@ from typing import Final
 
 from penstock.broker.partition import Partition
 from penstock.model.errors import BrokerError, StorageFault
-from penstock.storage.log import FlushTicket
+from penstock.storage.log import FlushTicket, Log
 
 _log = logging.getLogger(__name__)
 
 _ROUND_PARTITIONS: Final = 1000  # so that an urgent request behind a big round is not stuck
 
-Tickets = list[tuple[Partition, FlushTicket]]
+Tickets = list[tuple[Partition, Log, FlushTicket]]
 
 
 class Flusher:
@@ -60,11 +61,11 @@ class Flusher:
             del self._waiting[partition]
             ticket = self._ticket_for(partition)
             if ticket is not None:
-                tickets.append((partition, ticket))
+                tickets.append((partition, partition.log, ticket))
         if not tickets:
             self._go_on()
             return
-        work = [ticket for _, ticket in tickets]
+        work = [ticket for _, _, ticket in tickets]
         future = self._loop.run_in_executor(self._executor, _sync_all, work, self._loop.time)
         future.add_done_callback(lambda done: self._end(tickets, done))
 
@@ -80,6 +81,10 @@ class Flusher:
         except StorageFault as fault:
             self._on_fault(fault)
             return None
+        except Exception as error:  # noqa: BLE001 - as below: and no round would ever begin again
+            _log.error("flush-failed partition=%s", partition, exc_info=error)
+            self._on_fault(StorageFault(f"a flush failed: {error!r}"))
+            return None
         partition.unsynced = False
         return ticket
 
@@ -89,16 +94,26 @@ class Flusher:
         try:
             for seconds in done.result():
                 self._on_sync(seconds)
-            for partition, ticket in tickets:
+            for partition, log, ticket in tickets:
                 if partition.failure is None:
-                    partition.log.flush_end(ticket)
-                    partition.synced(ticket.next_offset, ticket.size_bytes)
+                    self._count(partition, log, ticket)
         except StorageFault as fault:
             self._on_fault(fault)
         except Exception as error:  # noqa: BLE001 - whatever it was, nobody knows what is durable
             _log.error("flush-failed", exc_info=error)
             self._on_fault(StorageFault(f"a flush failed: {error!r}"))
         self._go_on()
+
+    def _count(self, partition: Partition, log: Log, ticket: FlushTicket) -> None:
+        """What was synced is what the partition has, or else it is synced again."""
+        if partition.has(log):
+            log.flush_end(ticket)
+            if ticket.truncations == log.truncations:
+                partition.synced(ticket.next_offset, ticket.size_bytes)
+                if not ticket.is_complete:
+                    partition.flush_put_off()
+                return
+        self._waiting[partition] = None
 
     def _go_on(self) -> None:
         self._running = bool(self._waiting)

@@ -66,13 +66,13 @@ class GroupShard(LogShard):
     def ask(self, group_id: str, work: Ask) -> Answer:
         """The answer of what `work` does, at once where nothing has to be waited for."""
         asked = Asked()
-        self._do(group_id, self._guarded(work, asked))
+        self._guarded(lambda it: self._do(group_id, work(it)), asked)
         answer: Answer = self._answer_of(asked)
         return answer
 
     def do(self, group_id: str, work: Callable[[Now], list[Effect]]) -> None:
         """Something nobody asked for: expiry, a topic that is gone."""
-        self._do(group_id, self._guarded(work, self.now()))
+        self._guarded(lambda now: self._do(group_id, work(now)), self.now())
 
     # Transactions ------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class GroupShard(LogShard):
         now_ms = self._clock.monotonic_ms()
         try:
             step = self.core.step
-            self._do(group_id, self._guarded(lambda due: step(group_id, due, now_ms), event))
+            self._guarded(lambda due: self._do(group_id, step(group_id, due, now_ms)), event)
         except Exception:  # noqa: BLE001 - the shard is lost, but not the timers of others
             _log.exception("group-timer-failed group=%s event=%s", group_id, event)
 

@@ -20,6 +20,7 @@ class Hosting:
         self._replicas = replicas
         self._cluster = cluster
         self._followers = followers
+        self._sessions: dict[int, int] = {}  # of each broker: the last that was seen
         self._may_lead = False
 
     def begin(self) -> None:
@@ -49,6 +50,8 @@ class Hosting:
     # What changes ------------------------------------------------------------------------------
 
     def _apply(self, delta: Delta) -> None:
+        for broker_id in delta.brokers:  # before what the change of others makes committed
+            self._note_session(broker_id)
         for gone in delta.deleted:
             if gone.name in self._replicas.topics:
                 self._remove(gone.name)
@@ -68,6 +71,15 @@ class Hosting:
                 self._configure(current)
         if self._cluster.broker_id in delta.brokers:
             self._take_roles()
+
+    def _note_session(self, broker_id: int) -> None:
+        broker = self._cluster.image.brokers.get(broker_id)
+        if broker is None or self._sessions.get(broker_id) == broker.epoch:
+            return
+        self._sessions[broker_id] = broker.epoch
+        for partition in self._replicas.partitions():
+            if partition.leadership is not None:
+                partition.leadership.began_session(broker_id, broker.epoch)
 
     def _change(self, change: TopicChange) -> None:
         topic = self._replicas.topics[change.new.name]

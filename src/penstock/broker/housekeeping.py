@@ -188,13 +188,16 @@ class Housekeeping:
 
     async def _remove_files(self) -> None:
         delay_ms = self._cluster.config.log_segment_delete_delay_ms
-        for path in self._replicas.directory.removable(self._clock.wall_ms(), delay_ms):
+        for path in self._replicas.directory.removable(self._clock.monotonic_ms(), delay_ms):
             await self._replicas.run_in_thread(partial(remove_tree, path))
         await self._hosting.confirm_deleted()
 
     async def _expire_producers(self) -> None:
-        now_ms, idle_ms = self._clock.wall_ms(), self._cluster.config.producer_id_expiration_ms
-        await self._each_log(lambda partition: partition.log.producers.expire(now_ms, idle_ms))
+        """Each round counts for the pause before it, however long it was: whoever stood still with us is not idle."""
+        config = self._cluster.config
+        elapsed_ms = config.producer_id_expiration_check_interval_ms
+        limit_ms = config.producer_id_expiration_ms
+        await self._each_log(lambda partition: partition.log.producers.expire(elapsed_ms, limit_ms))
 
     async def _each_log(self, care: Callable[[Partition], object]) -> None:
         """For every log that can be used, opened for it; others run in between."""

@@ -1,6 +1,7 @@
 """A partition while this broker leads it: appends, and the followers that must have them before they are committed."""
 
 import logging
+from collections.abc import Sequence
 
 from penstock.broker.partition_log import PartitionLog, led_elsewhere
 from penstock.broker.topic import Read
@@ -123,11 +124,39 @@ class LeadingPartition(PartitionLog):
         except StorageFault as fault:
             raise self.storage_failed(fault) from fault
         if not appended.duplicate:
-            self._wrote()
-            if self.leadership is not None:
-                self._grew(len(records))
-            elif not self.topic.sync_each_append:
-                self._commit_upto(log.next_offset, len(records))
+            self._have_grown(log, len(records))
+        return appended
+
+    @property
+    def takes_runs(self) -> bool:
+        """Whether batches that arrive together may be written together; else it is not worth looking for them."""
+        return (
+            self._log is not None
+            and self._log.takes_runs
+            and self.is_leader
+            and self.failure is None
+            and self.topic.mirror is None
+            and self._host.unable is None
+        )
+
+    def append_run(
+        self, run: Sequence[memoryview], *, now_ms: int, zstd: bool
+    ) -> list[Appended] | None:
+        """Batches of clients, outside of transactions, with one write, before the caller's buffer is used again.
+
+        None: nothing was written, and each is to be put in by itself, or refused.
+        """
+        log = self._log
+        if log is None or not self.takes_runs:
+            return None
+        try:
+            appended = log.append_run(run, leader_epoch=self.leader_epoch, now_ms=now_ms, zstd=zstd)
+        except DiskFull:  # for some of them there may be room
+            return None
+        except StorageFault as fault:
+            raise self.storage_failed(fault) from fault
+        if appended is not None:
+            self._have_grown(log, sum(map(len, run)))
         return appended
 
     def _refuse_mirror(self, now_ms: int) -> None:  # noqa: ARG002 - for one in promotion

@@ -54,16 +54,22 @@ class Partition(MirroredPartition):
         return self._own_end(self.log)
 
     def append_replicated(self, records: memoryview) -> None:
-        """Batches of the leader, which go on where this log ends."""
+        """Batches of the leader, which go on where this log ends. Those before a fault are here, and count."""
         self._host.refuse_when_unable()
+        log = self.log
+        end = log.next_offset
         try:
-            self.log.append_as_follower(records)
+            log.append_as_follower(records)
         except DiskFull as error:
             self._host.disk_is_full(error)
             raise
         except StorageFault as fault:
             raise self.storage_failed(fault) from fault
-        self._wrote()
+        finally:
+            if log.next_offset > end:
+                self._wrote()
+            elif log.next_offset < end:  # it was to begin anew, with what was not written
+                self._was_cut(log.next_offset)
         self.topic.metrics.replication_bytes_in.value += len(records)
 
     def learn(self, high_watermark: int, log_start: int) -> None:
@@ -78,19 +84,13 @@ class Partition(MirroredPartition):
     def cut(self, offset: int) -> None:
         """Drop what the leader does not have (F1)."""
         self._check_loss(offset)
-        try:
-            self.log.truncate_to(offset)
-        except StorageFault as fault:
-            raise self.storage_failed(fault) from fault
+        self._guarded(lambda: self.log.truncate_to(offset))
         self._was_cut(self.log.next_offset)
 
     def restart_at(self, offset: int) -> None:
         """Drop everything: the leader's log begins after the end of this one."""
         self._check_loss(offset)
-        try:
-            self.log.restart_at(offset)
-        except StorageFault as fault:
-            raise self.storage_failed(fault) from fault
+        self._guarded(lambda: self.log.restart_at(offset))
         self._was_cut(offset)
         self._durable_offset = self.high_watermark = offset
 
@@ -182,9 +182,6 @@ class Partition(MirroredPartition):
                 f"{self}: cannot delete before {target}; the log is "
                 f"{log.start_offset}..{self.high_watermark}"
             )
-        try:
-            log.delete_records_before(target)
-        except StorageFault as fault:
-            raise self.storage_failed(fault) from fault
+        self._guarded(lambda: log.delete_records_before(target))
         self.wake()
         return log.start_offset

@@ -68,7 +68,7 @@ class PartitionLog:
         self.loss_epoch = -1  # what was committed before this epoch may have been lost with it
         self._commits: Commits | None = None
         self._durables: Commits | None = None
-        self._durable_offset = 0  # where each append is synced: all below is on the disk
+        self._durable_offset = 0  # all below is on the disk; some topics count no more
         self._uncommitted_bytes = 0
         self._host = host
         self._log: Log | None = None
@@ -94,15 +94,27 @@ class PartitionLog:
                 self._log = log = self._host.open_log(self)
             except StorageFault as fault:
                 raise self._retire(fault) from fault
-            self._durable_offset = log.next_offset
+            self._durable_offset = min(log.recovery_point, log.next_offset)
+            self._queue_tail(log)
             if self.is_leader and self.leadership is None:
-                self.high_watermark = log.next_offset
+                self.high_watermark = max(self._own_end(log), log.start_offset)
             else:
-                saved = self._host.saved_high_watermark(self)
-                self.high_watermark = min(max(saved, log.start_offset), log.next_offset)
+                self.high_watermark = self._surely_committed(log)
                 self._begin_epoch(log)
                 self._opened_with_followers()
         return self._log
+
+    def _surely_committed(self, log: Log) -> int:
+        """What was written down; of a log that has lost some of that, only what was synced: with the rest it may have
+        lost a cut, too, and have again what was never committed."""
+        saved = self._host.saved_high_watermark(self)
+        if saved > log.next_offset:
+            saved = min(log.recovery_point, log.next_offset)
+        return max(saved, log.start_offset)
+
+    def has(self, log: Log) -> bool:
+        """Whether that is its log, not one that was set aside since."""
+        return self._log is log
 
     def _opened_with_followers(self) -> None:
         """What is committed may be more than was last written down."""
@@ -190,6 +202,11 @@ class PartitionLog:
         if self.topic.sync_each_append:
             self._host.sync_soon(self)
 
+    def _queue_tail(self, log: Log) -> None:
+        """What a crash, or a stop, has left unsynced counts for no more than it did before."""
+        if self._durable_offset < log.next_offset:
+            self._wrote()
+
     def flush_put_off(self) -> None:
         """Its tail could not be made durable yet: to be tried again."""
         self.unsynced = True
@@ -262,6 +279,9 @@ class PartitionLog:
         if self.is_stopped and leader_epoch > self.leader_epoch:
             self.is_stopped = False
             self.failure = None
+            if self._log is not None:
+                self.unsynced = False  # nobody has seen to it meanwhile
+                self._queue_tail(self._log)
 
     def _refuse_waiting(self, error: BrokerError) -> None:
         for waiting in (self._commits, self._durables):

@@ -1,17 +1,20 @@
 """Timers on the monotonic clock: a heap with lazy deletion, re-checked at firing.
 
 Moving a timer to later, which every heartbeat does, costs one dictionary entry and never touches the heap.
+What is dead in the heap is swept out when it is most of it.
 """
 
 import heapq
 from collections.abc import Callable, Hashable
 from itertools import count
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from penstock.model.clock import Clock
 
 Key = TypeVar("Key", bound=Hashable)
 What = TypeVar("What")
+
+_DEAD_ALLOWED: Final = 64  # in the heap, beside as many as are alive
 
 
 class Handle(Protocol):
@@ -25,16 +28,20 @@ class Scheduler(Protocol):
 
 
 class _Timer(Generic[What]):
-    __slots__ = ("at_ms", "queued_ms", "what")
+    __slots__ = ("at_ms", "place", "queued_ms", "what")
 
     def __init__(self, at_ms: int, what: What) -> None:
         self.at_ms = at_ms
         self.queued_ms = at_ms  # under which time it is in the heap; never later than `at_ms`
+        self.place = -1  # the number of its entry there: any other of its key is dead
         self.what = what
 
 
 class Timers(Generic[Key, What]):
-    """`fire(key, what)` is called once for each timer whose time has come, in order of their times."""
+    """`fire(key, what)` is called once for each timer whose time has come, in order of their times.
+
+    What it sets is never fired in the same turn, whatever its time: the loop gets its turn before that.
+    """
 
     def __init__(
         self,
@@ -61,17 +68,17 @@ class Timers(Generic[Key, What]):
         """Fire at `at_ms`, instead of whenever it was set to before."""
         timer = self._timers.get(key)
         if timer is None:
-            self._timers[key] = _Timer(at_ms, what)
-            self._queue(key, at_ms)
+            timer = self._timers[key] = _Timer(at_ms, what)
+            self._queue(key, timer)
             return
         timer.at_ms = at_ms
         timer.what = what
         if at_ms < timer.queued_ms:
-            timer.queued_ms = at_ms
-            self._queue(key, at_ms)
+            self._queue(key, timer)
 
     def cancel(self, key: Key) -> None:
-        self._timers.pop(key, None)
+        if self._timers.pop(key, None) is not None:
+            self._bury()
 
     def close(self) -> None:
         self._timers.clear()
@@ -80,10 +87,21 @@ class Timers(Generic[Key, What]):
             self._wake.cancel()
             self._wake = None
 
-    def _queue(self, key: Key, at_ms: int) -> None:
-        heapq.heappush(self._heap, (at_ms, next(self._order), key))
-        if self._wake is None or at_ms < self._wake_ms:
-            self._arm(at_ms)
+    def _queue(self, key: Key, timer: _Timer[What]) -> None:
+        self._place(key, timer)
+        self._bury()
+        if self._wake is None or timer.at_ms < self._wake_ms:
+            self._arm(timer.at_ms)
+
+    def _place(self, key: Key, timer: _Timer[What]) -> None:
+        timer.queued_ms, timer.place = timer.at_ms, next(self._order)
+        heapq.heappush(self._heap, (timer.at_ms, timer.place, key))
+
+    def _bury(self) -> None:
+        """Make the heap anew of what is alive, once that is less than half of it."""
+        if len(self._heap) > 2 * len(self._timers) + _DEAD_ALLOWED:
+            self._heap = [(t.queued_ms, t.place, key) for key, t in self._timers.items()]
+            heapq.heapify(self._heap)
 
     def _arm(self, at_ms: int) -> None:
         if self._wake is not None:
@@ -95,14 +113,15 @@ class Timers(Generic[Key, What]):
     def _run(self) -> None:
         self._wake = None
         now_ms = self._clock.monotonic_ms()
+        due = []
         while self._heap and self._heap[0][0] <= now_ms:
-            queued_ms, _, key = heapq.heappop(self._heap)
+            due.append(heapq.heappop(self._heap))
+        for _, place, key in due:
             timer = self._timers.get(key)
-            if timer is None or timer.queued_ms != queued_ms:
+            if timer is None or timer.place != place:
                 continue  # cancelled, or in the heap under another time
             if timer.at_ms > now_ms:  # it was moved to later since
-                timer.queued_ms = timer.at_ms
-                heapq.heappush(self._heap, (timer.at_ms, next(self._order), key))
+                self._place(key, timer)
                 continue
             del self._timers[key]
             self._fire(key, timer.what)

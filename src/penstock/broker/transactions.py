@@ -7,9 +7,9 @@ What a producer writes in a transaction enters a log only if the coordinator is 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.broker.cluster import Cluster, Spawn
 from penstock.broker.coordinator import GroupCoordinator
@@ -20,7 +20,7 @@ from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
 from penstock.broker.shards import Lost, Shards
 from penstock.broker.txn_shard import Answer, TxnShard
-from penstock.broker.verification import FirstSequences, Verification, Verifier
+from penstock.broker.verification import Verification, Verifier
 from penstock.model.clock import Clock
 from penstock.model.errors import BrokerError, ErrorCode, UnknownRecord
 from penstock.model.features import TRANSACTION_VERSION
@@ -44,6 +44,22 @@ STATE_TOPIC: Final = "__transaction_state"
 MAX_ID_BYTES: Final = 32_767  # what a record's key can hold
 Verdicts = dict[TopicPartition, ErrorCode]
 _SWEEP_SLICE: Final = 100  # transactions that are ended between two chances for others
+
+
+class Standing(NamedTuple):
+    """What a coordinator here knows of a transactional id, and its own epoch."""
+
+    transaction: Transaction | None
+    coordinator_epoch: int
+
+    def refusal(self, producer: Producer, partition: Partition) -> ErrorCode:
+        """Why the producer may not write there now. NONE: it may, before anything else happens."""
+        code = verify(self.transaction, producer, partition.name)
+        if code:
+            return code
+        if partition.log.producers.coordinator_epoch(producer.id) > self.coordinator_epoch:
+            return ErrorCode.NOT_COORDINATOR  # a newer one has ended something here
+        return ErrorCode.NONE
 
 
 class TxnReplay:
@@ -79,7 +95,6 @@ class TransactionCoordinator:
     ) -> None:
         self.markers = MarkerWriter(replicas, groups, clock)
         self._sender = MarkerSender(self.markers, cluster, replicas.loop, spawn)
-        self.first_sequences = FirstSequences()
         self._verifier = Verifier(cluster.peers, spawn)
         self._replicas = replicas
         self._cluster = cluster
@@ -143,7 +158,9 @@ class TransactionCoordinator:
             fresh_id = await self._cluster.next_producer_id()
             if shard.is_open:
                 shard.deliver(transactional_id, replace(need.request, fresh_id=fresh_id))
-        except BrokerError as error:
+        except Exception as error:  # noqa: BLE001 - nobody may be left without an answer
+            if not isinstance(error, BrokerError):
+                _log.exception("no-producer-id transactional-id=%s", transactional_id)
             refusal = BrokerError(str(error), ErrorCode.COORDINATOR_NOT_AVAILABLE)
             shard.refuse(need.request.asker, refusal)
 
@@ -163,8 +180,12 @@ class TransactionCoordinator:
 
     def find(self, transactional_id: str) -> Transaction | None:
         """Raises when it is coordinated elsewhere, or not ready."""
+        return self.standing(transactional_id).transaction
+
+    def standing(self, transactional_id: str) -> Standing:
+        """Raises likewise."""
         shard = self._shards.shard_of(_checked(transactional_id))
-        return shard.core.transactions.get(transactional_id)
+        return Standing(shard.core.transactions.get(transactional_id), shard.epoch)
 
     def _shard_of(self, transactional_id: str) -> TxnShard:
         return self._shards.writable_shard_of(_checked(transactional_id))
@@ -262,7 +283,7 @@ class TransactionCoordinator:
         if _is_open(partition, producer):
             return
         if verification is None:
-            code = verify(self.find(transactional_id), producer, partition.name)
+            code = self.standing(transactional_id).refusal(producer, partition)
         else:
             code = verification.refusal(partition)
         if code:
@@ -279,13 +300,15 @@ class TransactionCoordinator:
                 self._cluster.config.transaction_abort_timed_out_transaction_cleanup_interval_ms
             )
             await asyncio.sleep(interval_ms / 1000)
-            for shard in self._shards if self._replicas.unable is None else ():
-                for count, transactional_id in enumerate(shard.core.overdue(self._now())):
-                    if count % _SWEEP_SLICE == 0:
-                        await asyncio.sleep(0)
-                    if shard.is_open:
-                        _log.info("transaction-overdue transactional-id=%s", transactional_id)
-                        shard.deliver(transactional_id, Overdue())
+            await self._sweep(self._abort_overdue_of)
+
+    async def _abort_overdue_of(self, shard: TxnShard) -> None:
+        for count, transactional_id in enumerate(shard.core.overdue(self._now())):
+            if count % _SWEEP_SLICE == 0:
+                await asyncio.sleep(0)
+            if shard.is_open:
+                _log.info("transaction-overdue transactional-id=%s", transactional_id)
+                shard.deliver(transactional_id, Overdue())
 
     async def _forget_expired(self) -> None:
         while True:
@@ -293,13 +316,23 @@ class TransactionCoordinator:
             await asyncio.sleep(
                 config.transaction_remove_expired_transaction_cleanup_interval_ms / 1000
             )
-            silence_ms = self._cluster.config.transactional_id_expiration_ms
-            for shard in self._shards if self._replicas.unable is None else ():
-                for count, found in enumerate(shard.core.expired(self._now(), silence_ms)):
-                    if count % _SWEEP_SLICE == 0:
-                        await asyncio.sleep(0)
-                    if shard.is_open:
-                        shard.do(found, shard.core.forget(found, self._now(), silence_ms))
+            await self._sweep(self._forget_expired_of)
+
+    async def _forget_expired_of(self, shard: TxnShard) -> None:
+        silence_ms = self._cluster.config.transactional_id_expiration_ms
+        for count, found in enumerate(shard.core.expired(self._now(), silence_ms)):
+            if count % _SWEEP_SLICE == 0:
+                await asyncio.sleep(0)
+            if shard.is_open:
+                shard.do(found, lambda now, id=found: shard.core.forget(id, now, silence_ms))  # type: ignore[misc] # bound at once
+
+    async def _sweep(self, work: Callable[[TxnShard], Awaitable[None]]) -> None:
+        """One shard after the other: what fails in one costs no other its turn."""
+        for shard in self._shards if self._replicas.unable is None else ():
+            try:
+                await work(shard)
+            except Exception:  # noqa: BLE001 - the shard is lost, but not those of others
+                _log.exception("sweep-failed shard=%s", shard.partition)
 
     def _report(self, metrics: BrokerMetrics) -> None:
         def states() -> list[tuple[tuple[str, ...], float]]:

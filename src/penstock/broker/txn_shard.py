@@ -88,12 +88,14 @@ class TxnShard(LogShard):
 
     def deliver(self, transactional_id: str, event: Event) -> None:
         step, now = self.core.step, self.now()
-        effects = self._guarded(lambda happened: step(transactional_id, happened, now), event)
-        self._do(transactional_id, effects)
+        self._guarded(
+            lambda happened: self._do(transactional_id, step(transactional_id, happened, now)),
+            event,
+        )
 
-    def do(self, transactional_id: str, effects: list[Effect]) -> None:
+    def do(self, transactional_id: str, work: Callable[[Now], list[Effect]]) -> None:
         """Something nobody asked for: an id that is forgotten."""
-        self._do(transactional_id, effects)
+        self._guarded(lambda now: self._do(transactional_id, work(now)), self.now())
 
     def markers_written(self, markers: Markers) -> None:
         if self.is_open:

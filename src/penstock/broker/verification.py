@@ -14,7 +14,7 @@ from penstock.broker.couriers import Courier
 from penstock.broker.partition import Partition
 from penstock.broker.peers import Peers
 from penstock.broker.shards import Elsewhere
-from penstock.model.errors import BrokerError, ErrorCode, OutOfOrderSequence
+from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.ids import TopicPartition
 from penstock.transactions.state import Producer, group_by_topic
 from penstock.wire.messages.add_partitions_to_txn import (
@@ -29,7 +29,6 @@ _log = logging.getLogger(__name__)
 
 _LANE: Final = "verification"
 _TIMEOUT_MS: Final = 10_000
-_REFUSED_LIMIT: Final = 10_000
 _UNHEARD: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
@@ -87,30 +86,6 @@ class Verification:
 def _standing(partition: Partition, producer: Producer) -> object:
     known = partition.log.producers.standing(producer.id)
     return partition, partition.is_leader, partition.leader_epoch, known
-
-
-class FirstSequences:
-    """Where producers began that were told to try again: what they sent behind it does not enter first.
-
-    A log that does not know a producer takes any sequence for its first (KIP-360).
-    """
-
-    def __init__(self) -> None:
-        self._refused: dict[tuple[TopicPartition, Producer], int] = {}  # the oldest first
-
-    def refuse(self, name: TopicPartition, producer: Producer, sequence: int) -> None:
-        key = name, producer
-        self._refused[key] = min(sequence, self._refused.pop(key, sequence))
-        if len(self._refused) > _REFUSED_LIMIT:
-            del self._refused[next(iter(self._refused))]
-
-    def check(self, name: TopicPartition, producer: Producer, sequence: int) -> None:
-        """Raise unless it may be the first of the producer in that log."""
-        if sequence > self._refused.get((name, producer), sequence):
-            raise OutOfOrderSequence(
-                f"{name}: {producer} sent sequence {sequence} before an earlier one was taken"
-            )
-        self._refused.pop((name, producer), None)
 
 
 class Verifier:

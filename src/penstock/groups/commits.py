@@ -11,10 +11,10 @@ from penstock.groups.offsets import (
     encode_offset_key,
 )
 from penstock.groups.state import ClassicGroup, State
+from penstock.groups.topics import Topics
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.wire.messages.offset_commit import (
     OffsetCommitRequest,
-    OffsetCommitRequestPartition,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -95,8 +95,20 @@ def _check_epoch(group: ConsumerGroup, member: ConsumerMember | None, epoch: int
         )
 
 
+def refusal(index: int, partition_count: int, text: str, max_metadata_bytes: int) -> ErrorCode:
+    """Why a position is not taken: only what exists can have one, and no one may fill our memory."""
+    if not 0 <= index < partition_count:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.OFFSET_METADATA_TOO_LARGE if len(text) > max_metadata_bytes else _NONE
+
+
 def commit(
-    offsets: Offsets, request: OffsetCommitRequest, *, wall_ms: int, max_metadata_bytes: int
+    offsets: Offsets,
+    known: Topics,
+    request: OffsetCommitRequest,
+    *,
+    wall_ms: int,
+    max_metadata_bytes: int,
 ) -> tuple[OffsetCommitResponse, Records]:
     """Take the offsets over; what is returned is to be written, and answered when it is."""
     group = request.group_id
@@ -106,13 +118,16 @@ def commit(
     expire_ms = -1 if retention_ms == -1 else min(wall_ms + retention_ms, _FOREVER_MS)
     for topic in request.topics:
         name = topic.name
+        count = known.partition_count(name)
         answers = []
         for asked in topic.partitions:
-            text = asked.committed_metadata or ""
-            if len(text) > max_metadata_bytes:
-                answers.append(_refused(asked, ErrorCode.OFFSET_METADATA_TOO_LARGE))
+            index, text = asked.partition_index, asked.committed_metadata or ""
+            code = refusal(index, count, text, max_metadata_bytes)
+            if code:
+                answers.append(
+                    OffsetCommitResponsePartition(partition_index=index, error_code=code)
+                )
                 continue
-            index = asked.partition_index
             value = encode_offset(
                 Committed(
                     asked.committed_offset,
@@ -129,10 +144,6 @@ def commit(
             OffsetCommitResponseTopic(name=name, topic_id=topic.topic_id, partitions=answers)
         )
     return OffsetCommitResponse(topics=topics), written
-
-
-def _refused(asked: OffsetCommitRequestPartition, code: ErrorCode) -> OffsetCommitResponsePartition:
-    return OffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code)
 
 
 # Fetch -------------------------------------------------------------------------------------------

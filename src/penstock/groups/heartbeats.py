@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from penstock.groups.machine import Group
 
 _CLIENT_NAMES_ITSELF_FROM: Final = 1  # KIP-1082
+_AS_BEFORE: Final = -1  # a timeout that is left out
 
 
 # What is asked -----------------------------------------------------------------------------------
@@ -57,6 +58,11 @@ def check(request: ConsumerGroupHeartbeatRequest, version: int, rules: Rules) ->
     joins = request.member_epoch == 0
     if not request.member_id and (not joins or version >= _CLIENT_NAMES_ITSELF_FROM):
         raise _invalid("member_id is empty; a member chooses its id and keeps it")
+    timeout_ms = request.rebalance_timeout_ms
+    if request.member_epoch >= 0 and timeout_ms < 1 and timeout_ms != _AS_BEFORE:
+        raise _invalid(
+            f"rebalance_timeout_ms is {timeout_ms}; nobody can give up a partition in that time"
+        )
     if joins:
         _check_join(request)
     elif request.member_epoch == LEAVING_FOR_A_WHILE and request.instance_id is None:
@@ -77,7 +83,7 @@ def check(request: ConsumerGroupHeartbeatRequest, version: int, rules: Rules) ->
 
 
 def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
-    if request.rebalance_timeout_ms == -1:
+    if request.rebalance_timeout_ms == _AS_BEFORE:
         raise _invalid("rebalance_timeout_ms is needed when joining")
     if request.topic_partitions is None or request.topic_partitions:
         raise _invalid("topic_partitions must be there and empty when joining")
@@ -140,7 +146,9 @@ def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
         return True
     subscribes = (request.subscribed_topic_names, request.subscribed_topic_regex) != (None, None)
     return (
-        subscribes and request.rebalance_timeout_ms != -1 and request.topic_partitions is not None
+        subscribes
+        and request.rebalance_timeout_ms != _AS_BEFORE
+        and request.topic_partitions is not None
     )
 
 
@@ -172,7 +180,7 @@ def _profile_of(known: Profile, event: ConsumerHeartbeat) -> Profile:
         rack_id=known.rack_id if request.rack_id is None else request.rack_id,
         client_id=event.client.id,
         client_host=event.client.host,
-        rebalance_timeout_ms=known.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
+        rebalance_timeout_ms=known.rebalance_timeout_ms if timeout_ms == _AS_BEFORE else timeout_ms,
         assignor=known.assignor if request.server_assignor is None else request.server_assignor,
         topics=known.topics if names is None else frozenset(names),
         pattern=known.pattern if pattern is None else (pattern or None),

@@ -72,12 +72,14 @@ def _has_room(group: ClassicGroup, member_id: str) -> bool:
 
 
 def _kick_out(group: ClassicGroup, member_id: str, now_ms: int) -> list[Effect]:
-    """It came back too late for a group that is full: it is awaited no longer."""
-    group.pending.discard(member_id)
+    """It came, or came back, too late for a group that is full: it is awaited no longer."""
     member = group.members.get(member_id)
-    if member is None:
+    if member is not None:
+        group.remove(member)
+    elif member_id in group.pending:
+        group.pending.discard(member_id)
+    else:
         return []
-    group.remove(member)
     cancelled = CancelTimer(session_key(member_id))
     return [cancelled, *complete_if_all_joined(group, now_ms)]
 

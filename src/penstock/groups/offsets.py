@@ -4,7 +4,7 @@ An offset that a transaction has committed but not yet ended is unstable: it is 
 yet, and who insists on a stable one must wait.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -152,11 +152,12 @@ class Offsets:
             if not topics:
                 del self._groups[group]
 
-    def of_topic(self, topic: str) -> Iterator[Position]:
-        """Everyone's positions in a topic."""
+    def of_topic(self, topic: str) -> set[Position]:
+        """Everyone's positions in a topic, also those that wait for the end of a transaction."""
+        positions = {position for position in self._unstable if position[1] == topic}
         for group, topics in self._groups.items():
-            for partition in topics.get(topic, ()):
-                yield group, topic, partition
+            positions.update((group, topic, partition) for partition in topics.get(topic, ()))
+        return positions
 
     # Transactions ------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ name has 65 possible characters, so a pattern becomes an automaton over them, ma
 other names, such as transactional ids, whoever asks says which characters they have.
 """
 
-from collections.abc import Set
 from typing import Final, NamedTuple
 
 from penstock.model.errors import BrokerError, ErrorCode
@@ -14,8 +13,8 @@ LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ
 DIGITS: Final = frozenset("0123456789")
 ALPHABET: Final = LETTERS | DIGITS | frozenset("._-")  # of topic names
 MAX_REPEAT: Final = 1000  # as in RE2
-MAX_STEPS: Final = 10_000  # size of a compiled pattern
-_MAX_STATES: Final = 2000  # of the automaton that are remembered
+MAX_STEPS: Final = 1000  # of a pattern with its repeats written out: a character may try them all
+_MAX_WAYS: Final = 5000  # of the automaton that are remembered: less than 4 MB
 _MAX_NESTING: Final = 100
 _WORD: Final = LETTERS | DIGITS | {"_"}
 _SPACE: Final = frozenset(" \t\n\f\r")
@@ -270,6 +269,9 @@ class _Parser:
 # What a pattern does: steps, and an automaton over sets of them -----------------------------------
 
 
+_END: Final = 0  # the step that nothing follows
+
+
 class _Step(NamedTuple):
     chars: frozenset[str] | None  # consumes one of these, or nothing
     edge: Edge | None  # passes only at this edge
@@ -317,75 +319,116 @@ class _Compiler:
         return then
 
 
+def _bit(number: int) -> int:
+    return 1 << number
+
+
+def _reached(steps: list[_Step], *, at_start: bool = False, at_end: bool = False) -> list[int]:
+    """From each step, without a character: those that wait for one, or for the end. A set of steps is a
+    number with a bit for each, so that one of a thousand takes no more than 160 bytes."""
+    found = [_bit(number) if _waits(number, step) else 0 for number, step in enumerate(steps)]
+    passed = [
+        (number, step.then)
+        for number, step in enumerate(steps)
+        if step.chars is None and (step.edge is None or (at_end if step.edge.at_end else at_start))
+    ]
+    before: list[int] = []
+    while found != before:  # loops lead backwards
+        before = found.copy()
+        for number, then in (*passed, *reversed(passed)):
+            for following in then:
+                found[number] |= found[following]
+    return found
+
+
+def _waits(number: int, step: _Step) -> bool:
+    return number == _END or step.chars is not None or (step.edge is not None and step.edge.at_end)
+
+
 class Pattern:
     """A compiled pattern. It matches whole names only."""
 
-    __slots__ = ("_accepts", "_end", "_members", "_numbers", "_rows", "_start", "_steps", "text")
+    __slots__ = (
+        "_after",
+        "_by_chars",
+        "_consuming",
+        "_ending",
+        "_members",
+        "_numbers",
+        "_rows",
+        "_start",
+        "_way_count",
+        "text",
+    )
 
     def __init__(self, text: str, alphabet: frozenset[str] = ALPHABET) -> None:
         """Of `alphabet` are the names that it will be asked about."""
         self.text = text
         compiler = _Compiler(text)
-        self._end = compiler.add(None, None, ())
-        start = compiler.compile(_Parser(text, alphabet).parse(), self._end)
-        self._steps = compiler.steps
-        self._start = self._closure({start}, at_start=True)
+        end = compiler.add(None, None, ())
+        assert end == _END
+        start = compiler.compile(_Parser(text, alphabet).parse(), end)
+        self._lay_out(compiler.steps, start)
         self._forget()
+
+    def _lay_out(self, steps: list[_Step], start: int) -> None:
+        """What is asked of the steps for each character, as sets of them."""
+        reached = _reached(steps)
+        self._start = _reached(steps, at_start=True)[start]
+        self._after = [reached[step.then[0]] if step.then else 0 for step in steps]
+        self._ending = 0  # from which the end is reached at the end of a name
+        for number, reached_last in enumerate(_reached(steps, at_end=True)):
+            if reached_last & _bit(_END):
+                self._ending |= _bit(number)
+        self._by_chars: dict[frozenset[str], int] = {}
+        for number, step in enumerate(steps):
+            if step.chars:
+                known = self._by_chars.get(step.chars, 0)
+                self._by_chars[step.chars] = known | _bit(number)
 
     def matches(self, name: str) -> bool:
         state = 0
         for char in name:
             following = self._rows[state].get(char)
             state = self._follow(state, char) if following is None else following
-        accepts = self._accepts[state]
-        if accepts is None:
-            accepts = self._accepts[state] = self._end in self._closure(
-                self._members[state], at_end=True
-            )
-        return accepts
+        return bool(self._members[state] & self._ending)
 
     def _forget(self) -> None:
-        self._numbers: dict[frozenset[int], int] = {}
-        self._members: list[frozenset[int]] = []  # of a state: the steps it stands for
+        self._numbers: dict[int, int] = {}
+        self._members: list[int] = []  # of a state: the steps it stands for
         self._rows: list[dict[str, int]] = []
-        self._accepts: list[bool | None] = []
+        self._way_count = 0
+        self._consuming: dict[str, int] = {}  # by character: the steps that take it
         self._number(self._start)
 
     def _follow(self, state: int, char: str) -> int:
-        reached = {
-            self._steps[step].then[0]
-            for step in self._members[state]
-            if char in (self._steps[step].chars or ())
-        }
-        steps = self._closure(reached)
-        if len(self._rows) >= _MAX_STATES and steps not in self._numbers:
+        """The state after `char`: every step in `state` that takes it leads on."""
+        moving = self._members[state] & self._taking(char)
+        steps = 0
+        while moving:
+            lowest = moving & -moving
+            steps |= self._after[lowest.bit_length() - 1]
+            moving ^= lowest
+        if self._way_count >= _MAX_WAYS:
             self._forget()
             return self._number(steps)
+        self._way_count += 1
         number = self._rows[state][char] = self._number(steps)
         return number
 
-    def _number(self, steps: frozenset[int]) -> int:
+    def _taking(self, char: str) -> int:
+        taking = self._consuming.get(char)
+        if taking is None:
+            taking = 0
+            for chars, steps in self._by_chars.items():
+                if char in chars:
+                    taking |= steps
+            self._consuming[char] = taking
+        return taking
+
+    def _number(self, steps: int) -> int:
         number = self._numbers.setdefault(steps, len(self._rows))
         if number == len(self._rows):
             self._members.append(steps)
             self._rows.append({})
-            self._accepts.append(None)
         return number
-
-    def _closure(
-        self, steps: Set[int], *, at_start: bool = False, at_end: bool = False
-    ) -> frozenset[int]:
-        """All steps that are reached without a character."""
-        seen = set(steps)
-        todo = list(steps)
-        while todo:
-            step = self._steps[todo.pop()]
-            if step.chars is not None:
-                continue
-            if step.edge is not None and not (at_end if step.edge.at_end else at_start):
-                continue
-            for following in step.then:
-                if following not in seen:
-                    seen.add(following)
-                    todo.append(following)
-        return frozenset(seen)

@@ -22,6 +22,7 @@ from penstock.model.errors import ErrorCode
 from penstock.wire.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from penstock.wire.messages.sync_group import SyncGroupResponse
 
+_LEAST_WAIT_MS: Final = 1000  # for static members, none of whom is back: it may go on for long
 _MOVABLE: Final = frozenset({State.EMPTY, State.COMPLETING, State.STABLE})
 
 
@@ -88,7 +89,7 @@ def complete_join(group: ClassicGroup, now_ms: int) -> list[Effect]:
             group.remove(member)
             effects.append(CancelTimer(session_key(member.id)))
     if group.members and not _elect_leader(group):  # only static members, and none is back
-        later = now_ms + group.rebalance_timeout_ms
+        later = now_ms + max(group.rebalance_timeout_ms, _LEAST_WAIT_MS)
         return [*effects, SetTimer(JOIN_TIMER, later, JoinDeadline())]
     return effects + _next_generation(group, now_ms)
 

@@ -57,7 +57,7 @@ class Replay:
             partitions = self._partitions.get(key[:-4])
             if partitions is None:
                 partitions = self._begin(key)
-            partition = int.from_bytes(key[-4:], "big")
+            partition = int.from_bytes(key[-4:], "big", signed=True)
             if value is None:
                 partitions.pop(partition, None)
             else:
@@ -169,7 +169,7 @@ class Replay:
                 session_timeout_ms=stored.session_timeout,
                 rebalance_timeout_ms=(
                     stored.session_timeout
-                    if stored.rebalance_timeout == -1
+                    if stored.rebalance_timeout <= 0
                     else stored.rebalance_timeout
                 ),
                 protocols=[(value.protocol or "", stored.subscription)],

@@ -126,7 +126,11 @@ class Shard:
             if isinstance(group, ClassicGroup) and request.member_id in group.members:
                 effects.append(session_timer(group.members[request.member_id], now.ms))
         response, written = commits.commit(
-            self.offsets, request, wall_ms=now.wall_ms, max_metadata_bytes=max_text
+            self.offsets,
+            self.ground.topics,
+            request,
+            wall_ms=now.wall_ms,
+            max_metadata_bytes=max_text,
         )
         if written:
             effects.append(WriteBytes(written))
@@ -140,7 +144,10 @@ class Shard:
     ) -> tuple[TxnOffsetCommitResponse, Pending]:
         """What to answer, and what to `pend` once it is written. Raises when all of it is refused."""
         transactional.check(self.groups.get(request.group_id), request)
-        return transactional.commit(request, wall_ms=now.wall_ms, max_metadata_bytes=max_text)
+        known = self.ground.topics
+        return transactional.commit(
+            known, request, wall_ms=now.wall_ms, max_metadata_bytes=max_text
+        )
 
     def pend(self, producer_id: int, pending: Pending, now_ms: int) -> None:
         for position, value in pending:
@@ -166,7 +173,7 @@ class Shard:
         """The topic was deleted: positions in it mean nothing any more."""
         written = [
             record
-            for position in list(self.offsets.of_topic(topic))
+            for position in sorted(self.offsets.of_topic(topic))
             for record in commits.forget(self.offsets, *position)
         ]
         return [WriteBytes(written)] if written else []

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from penstock.groups import entries
 from penstock.groups.assignment import ASSIGNORS, Subscriber
 from penstock.groups.consumer import ConsumerGroup, ConsumerMember
-from penstock.groups.patterns import Pattern
+from penstock.groups.patterns import InvalidPattern, Pattern
 from penstock.groups.records import Entry
 
 
@@ -47,14 +47,24 @@ def recognise(group: ConsumerGroup) -> None:
     """After a replay: note if the cluster is still as the target was made for. Then nobody has to act."""
     topics = group.ground.topics
     shapes = {name: shape for name in group.subscribed if (shape := topics.get(name)) is not None}
-    matched = all(topics.matching(Pattern(text)) == found for text, found in group.matches.items())
+    matched = all(_matching(group, text) == found for text, found in group.matches.items())
     if shapes == group.shapes and matched:
         group.topics_version = topics.version
 
 
+def _matching(group: ConsumerGroup, text: str) -> frozenset[str]:
+    """What a pattern matches now; of one that another broker took and this one does not, what it last matched."""
+    pattern = group.patterns.get(text)
+    if pattern is None:
+        try:
+            pattern = group.patterns[text] = Pattern(text)
+        except InvalidPattern:
+            return group.matches.get(text, frozenset())
+    return group.ground.topics.matching(pattern)
+
+
 def _match_patterns(group: ConsumerGroup, may_see: Callable[[str], bool]) -> list[Entry]:
     """What the patterns of members match now."""
-    topics = group.ground.topics
     written = []
     used = {m.profile.pattern for m in group.members.values()} - {None}
     for text in sorted(used | group.matches.keys(), key=str):
@@ -63,8 +73,7 @@ def _match_patterns(group: ConsumerGroup, may_see: Callable[[str], bool]) -> lis
             del group.matches[text]
             group.patterns.pop(text, None)
         else:
-            pattern = group.patterns.setdefault(text, Pattern(text))
-            found = frozenset(filter(may_see, topics.matching(pattern)))
+            found = frozenset(filter(may_see, _matching(group, text)))
             if group.matches.get(text) == found:
                 continue
             group.matches[text] = found

@@ -48,6 +48,11 @@ class Topics:
     def get(self, name: str) -> TopicShape | None:
         return self._by_name.get(name)
 
+    def partition_count(self, name: str) -> int:
+        """None of a topic that is not there."""
+        shape = self._by_name.get(name)
+        return 0 if shape is None else shape.partition_count
+
     def name_of(self, topic_id: bytes) -> str | None:
         return self._by_id.get(topic_id)
 

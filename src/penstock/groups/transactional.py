@@ -5,9 +5,11 @@ KIP-447: a consumer says of which generation it is, so that one that was replace
 
 from typing import TypeAlias
 
+from penstock.groups.commits import refusal
 from penstock.groups.consumer import ConsumerGroup
 from penstock.groups.offsets import Committed, Position, encode_offset
 from penstock.groups.state import ClassicGroup
+from penstock.groups.topics import Topics
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -55,19 +57,18 @@ def _member_refusal(
 
 
 def commit(
-    request: TxnOffsetCommitRequest, *, wall_ms: int, max_metadata_bytes: int
+    known: Topics, request: TxnOffsetCommitRequest, *, wall_ms: int, max_metadata_bytes: int
 ) -> tuple[TxnOffsetCommitResponse, Pending]:
     """What to answer once the pending offsets are written."""
     pending: Pending = []
     topics = []
     for topic in request.topics:
+        count = known.partition_count(topic.name)
         answers = []
         for asked in topic.partitions:
             index, text = asked.partition_index, asked.committed_metadata or ""
-            code = ErrorCode.NONE
-            if len(text) > max_metadata_bytes:
-                code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            else:
+            code = refusal(index, count, text, max_metadata_bytes)
+            if not code:
                 committed = Committed(
                     asked.committed_offset, asked.committed_leader_epoch, text, wall_ms
                 )

@@ -135,9 +135,9 @@ class _Asked:
         partition = partitions[change.partition % CHUNK_PARTITIONS]
         name = f"{topic.name}-{change.partition}"
         self._check_reign(name, partition, change)
-        if not _is_done(partition, change):
+        if not _is_done(partition, change):  # else it holds, whatever became of its members since
             _check_version(name, partition, change)
-        self._check_members(name, partition, change)
+            self._check_members(name, partition, change)
         return partition
 
     def _topic(self, change: IsrChange) -> TopicImage:

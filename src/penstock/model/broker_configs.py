@@ -85,7 +85,7 @@ class BrokerConfig:
     )
     queued_max_request_bytes: int = _broker.long(
         "queued.max.request.bytes", 268_435_456, at_least=-1, kafka_default="-1",
-        doc="Memory for requests in flight; past it the broker stops reading. -1 is no limit.",
+        doc="Memory for requests in flight; past it, by one request at most, the broker stops reading. -1 is no limit.",
     )
     fetch_max_bytes: int = _broker.integer(
         "fetch.max.bytes", 57_671_680, "Most bytes of records in one Fetch response.", at_least=1024,

@@ -17,7 +17,7 @@ class Follower:
     __slots__ = ("broker_epoch", "caught_up_ms", "end_at_fetch", "fetched_ms", "next_offset")
 
     def __init__(self) -> None:
-        self.next_offset = -1  # it has everything below; -1: it has not fetched yet
+        self.next_offset = -1  # it has everything below; -1: it has not fetched yet, or not anew
         self.broker_epoch = -1
         self.fetched_ms = NEVER_MS
         self.end_at_fetch = -1  # the leader's log end at that time
@@ -96,6 +96,12 @@ class Leadership:
         follower.fetched_ms = now_ms
         follower.end_at_fetch = log_end
         return is_news
+
+    def began_session(self, broker_id: int, broker_epoch: int) -> None:
+        """A follower is there anew, and may have lost what it had before: until it fetches, nothing of that counts."""
+        follower = self._followers.get(broker_id)
+        if follower is not None and follower.broker_epoch != broker_epoch:
+            follower.next_offset = follower.end_at_fetch = -1
 
     # The high watermark ------------------------------------------------------------------------
 

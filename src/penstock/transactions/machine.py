@@ -87,8 +87,8 @@ def _refusal(transaction: Transaction, producer: Producer) -> ErrorCode:
         return ErrorCode.CONCURRENT_TRANSACTIONS  # the partitions do not know of the last end yet
     if producer.id != transaction.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if producer.epoch != transaction.epoch:
-        return ErrorCode.PRODUCER_FENCED
+    if producer.epoch != transaction.epoch or producer.epoch == LAST_EPOCH:
+        return ErrorCode.PRODUCER_FENCED  # the last epoch only fences: no client was ever given it
     return ErrorCode.NONE
 
 
@@ -157,12 +157,19 @@ def _fence(transaction: Transaction, event: Initialize, now: Now) -> list[Effect
 
 
 def _abort_with_new_epoch(transaction: Transaction, last_epoch: int, now: Now) -> list[Effect]:
-    """The client did not end it: from now on whatever it still sends is refused."""
-    assert transaction.epoch < LAST_EPOCH, "no client has the last epoch"
+    """The client did not end it: from now on whatever it still sends is refused.
+
+    One that is in the last epoch, which no client has from here, is ended in it: there is none after it, and in the
+    last one everybody is refused.
+    """
+    ends_epoch = transaction.epoch < LAST_EPOCH
     transaction.last_epoch = last_epoch
-    transaction.epoch += 1
+    if ends_epoch:
+        transaction.epoch += 1
+    else:
+        transaction.version = 0  # its markers, also when sent again, are those of its own epoch
     transaction.status = Status.PREPARE_ABORT
-    return [_write(transaction, now), SendMarkers(_markers(transaction, ends_epoch=True))]
+    return [_write(transaction, now), SendMarkers(_markers(transaction, ends_epoch=ends_epoch))]
 
 
 # In a transaction --------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from penstock.broker import flusher as flusher_module
 from penstock.broker.partition import Partition
+from penstock.metadata.image import PartitionImage
 from penstock.model.errors import BrokerError, ErrorCode, StorageFault
-from tests.support.engine import Engine, running_engine
+from tests.support.engine import Engine, config_of, running_engine
 from tests.unit.storage.logs import FaultyDisk, failing, scratch
 
 
@@ -143,6 +144,21 @@ def test_a_fault_nobody_foresaw_is_a_fault_of_the_disk(
     assert "ZeroDivisionError" in caplog.text
 
 
+def test_a_bug_before_a_sync_leaves_nobody_waiting_for_ever(
+    engine: Engine, partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object) -> object:
+        raise ZeroDivisionError
+
+    engine.append(partition)
+    wait = wait_for_all(partition)
+    monkeypatch.setattr(type(partition.log), "flush_begin", broken)
+    engine.settle()
+    assert wait.done()
+    assert wait.exception() is not None
+    assert engine.replicas.is_offline
+
+
 def test_a_flush_that_cannot_begin_is_put_off_and_the_others_go_on(
     engine: Engine, partition: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +184,24 @@ def test_a_flush_that_cannot_begin_is_put_off_and_the_others_go_on(
     engine.replicas.sync_soon(partition)
     engine.settle()
     assert wait.done()
+
+
+def test_a_flush_without_room_for_indexes_answers_and_the_rest_is_tried_again(
+    engine: Engine, partition: Partition, disk: FaultyDisk
+) -> None:
+    engine.append(partition)
+    wait = wait_for_all(partition)
+    disk.fault = failing("write", errno.ENOSPC)
+    partition.log.roll()
+    engine.settle()
+    assert wait.done()
+    assert (partition.high_watermark, partition.log.recovery_point) == (2, 1)
+    assert partition in engine.replicas.unsynced, "housekeeping will ask again"
+
+    disk.fault = lambda _call, _size: None
+    engine.replicas.sync_soon(partition)
+    engine.settle()
+    assert partition.log.recovery_point == 2
 
 
 def test_a_flush_that_cannot_begin_for_the_disk_takes_the_directory_offline(
@@ -290,3 +324,52 @@ def test_a_wait_ends_only_when_a_sync_that_began_after_its_append_has_ended(
                     assert next_offset <= partition.high_watermark
         engine.settle()
         assert all(future.done() for _, _, future in waits)
+
+
+ME, ANN = 1, 2
+
+
+def following(epoch: int, isr: tuple[int, ...] = (ME, ANN)) -> PartitionImage:
+    return PartitionImage(ANN, epoch, epoch, (ME, ANN), isr)
+
+
+def test_a_sync_of_a_log_that_was_set_aside_says_nothing_of_the_one_in_its_place(
+    tmp_path: Path,
+) -> None:
+    with running_engine(tmp_path) as engine:  # a disk that looks for the directories it syncs
+        partition = engine.partition(flush_messages=1)
+        for _ in range(10):
+            engine.append(partition)
+        partition.follow(following(4))
+        engine.tick()
+        assert len(engine.threads) == 1, "the sync has begun"
+
+        partition.fail(BrokerError("damaged", ErrorCode.KAFKA_STORAGE_ERROR))
+        partition.follow(following(5, isr=(ANN,)))
+        engine.replicas.start_over(partition)
+        assert partition.log.next_offset == 0
+        engine.settle()
+        assert (partition.log.recovery_point, partition.fetch_offset) == (0, 0)
+        assert not engine.replicas.is_offline
+
+
+@pytest.mark.parametrize("flush_messages", [1, 1000])
+def test_a_sync_that_ends_after_a_cut_does_not_count_and_another_one_does(
+    engine: Engine, flush_messages: int
+) -> None:
+    partition = engine.partition(flush_messages=flush_messages)
+    for _ in range(10):
+        engine.append(partition)
+    engine.replicas.sync_soon(partition)
+    engine.tick()
+    assert len(engine.threads) == 1, "the sync has begun"
+
+    partition.follow(following(5))
+    partition.high_watermark = 0  # as of a follower that has not heard of more
+    partition.cut(4)
+    engine.threads.run()
+    engine.tick()
+    engine.replicas.configure("orders", config_of(flush_messages=1))
+    assert partition.fetch_offset == partition.log.recovery_point == 0
+    engine.settle()
+    assert partition.fetch_offset == partition.log.recovery_point == 4

@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from struct import iter_unpack
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.broker.coordinator import OFFSETS_TOPIC
-from penstock.broker.shards import java_hash, partition_for
+from penstock.broker.shards import _known_partition, java_hash, partition_for
 from penstock.groups.events import Heartbeat
 from penstock.groups.records import GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from penstock.kafka.apis import APIS
@@ -100,6 +103,31 @@ def test_a_groups_partition_is_found_by_the_hash_of_java(text: str, value: int) 
     assert 0 <= partition_for(text, 50) < 50
 
 
+def plain_java_hash(text: str) -> int:
+    value = 0
+    for (unit,) in iter_unpack(">H", text.encode("utf-16-be", "surrogatepass")):
+        value = 31 * value + unit & 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+@given(text=st.text(st.characters()), times=st.integers(1, 300))
+def test_the_hash_of_java_is_the_same_for_keys_of_any_length(text: str, times: int) -> None:
+    assert java_hash(text * times) == plain_java_hash(text * times)
+
+
+@pytest.mark.parametrize("length", [127, 128, 129, 256, 16_383])
+def test_the_largest_characters_overflow_nothing(length: int) -> None:
+    assert java_hash("\uffff" * length) == plain_java_hash("\uffff" * length)
+
+
+def test_the_partition_of_a_long_key_is_found_but_not_remembered() -> None:
+    before = _known_partition.cache_info().currsize
+    long = "x" * 257
+
+    assert partition_for(long, 50) == abs(java_hash(long)) % 50
+    assert _known_partition.cache_info().currsize == before
+
+
 def test_the_first_question_makes_the_offsets_topic_as_kafka_would(broker: BrokerContext) -> None:
     find(broker)
     topic = broker.cluster.image.topics[OFFSETS_TOPIC]
@@ -124,11 +152,15 @@ def test_a_commit_is_in_the_log_when_it_is_acknowledged(broker: BrokerContext) -
 
 
 def test_the_commits_of_one_tick_share_one_batch(broker: BrokerContext) -> None:
+    broker.create_topic("ten", 10)
     find(broker)
 
     async def commit_many() -> list[Any]:
         context = broker.context(ApiKey.OFFSET_COMMIT, 9)
-        asked = [offset_commit.handle(commit_request(n, partition=n), context) for n in range(10)]
+        asked = [
+            offset_commit.handle(commit_request(n, topic="ten", partition=n), context)
+            for n in range(10)
+        ]
         return [await answer for answer in asked if isinstance(answer, asyncio.Future)]
 
     assert [commit_codes(a) for a in broker.run(commit_many())] == [[0]] * 10
@@ -268,6 +300,25 @@ def test_a_bug_in_a_group_costs_its_shard_and_not_the_truth(
     assert broker.services.groups.shard_of(GROUP) is not shard
 
 
+def test_what_cannot_be_written_down_costs_the_shard_too(
+    broker: BrokerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find(broker)
+    joined = broker.ask(join_request(), 3)
+    shard = broker.services.groups.shard_of(GROUP)
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(shard), "_encoded", fail)
+        with pytest.raises(ZeroDivisionError):
+            begin(broker, sync_request(joined.member_id, 1, {}), 5)
+
+    assert not is_usable(broker)
+    until(broker, lambda: is_usable(broker))
+
+
 def test_a_deleted_topic_takes_the_offsets_in_it_along(broker: BrokerContext) -> None:
     find(broker)
     broker.create_topic("u")
@@ -305,3 +356,45 @@ def test_offsets_that_are_past_their_time_are_swept(tmp_path: Path) -> None:
         until(broker, lambda: not list(broker.services.groups.groups()))
         assert committed(broker) == -1
         assert written(broker)[-1][1] is None
+
+
+def fails_for(shard: object, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what this shard does has a bug."""
+    real = getattr(type(shard), method)
+
+    def work(self: object, *arguments: Any) -> Any:
+        if self is shard:
+            raise ZeroDivisionError
+        return real(self, *arguments)
+
+    monkeypatch.setattr(type(shard), method, work)
+
+
+def test_a_shard_that_cannot_be_swept_costs_no_other_its_sweep_nor_all_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"offsets.retention.minutes": "30", "offsets.retention.check.interval.ms": "1"}
+    with broker_context(tmp_path, settings) as broker:
+        broker.create_topic("t")
+        find(broker)
+        broker.ask(commit_request(5))
+        broker.ask(commit_request(5, "other"))
+        fails_for(broker.services.groups.shard_of(GROUP).core, "expire", monkeypatch)
+        until(broker, lambda: not is_usable(broker))
+        broker.services.clock.advance(30 * 60_000)  # type: ignore[attr-defined] # it is moved by hand
+
+        until(broker, lambda: is_usable(broker) and not list(broker.services.groups.groups()))
+
+
+def test_a_shard_that_cannot_forget_a_topic_keeps_no_other_from_it(
+    broker: BrokerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find(broker)
+    for group in (GROUP, "other", "a", "b"):
+        broker.ask(commit_request(5, group))
+    fails_for(broker.services.groups.shard_of(GROUP).core, "forget_topic", monkeypatch)
+    broker.run(broker.cluster.delete_topics(["t"]))
+    turns(broker)
+
+    assert not is_usable(broker)
+    assert [committed(broker, group) for group in ("other", "a", "b")] == [-1, -1, -1]

@@ -259,6 +259,26 @@ def test_files_are_removed_when_their_time_has_come(
     assert setting.confirmed == 2
 
 
+@pytest.mark.parametrize("jump_ms", [30 * 24 * HOUR_MS, -30 * 24 * HOUR_MS])
+def test_files_are_removed_in_their_time_also_when_the_clock_is_set(
+    engine: Engine, keeper: Housekeeping, tmp_path: Path, jump_ms: int
+) -> None:
+    partition = engine.partition(retention_ms=HOUR_MS, **SEGMENT)
+    fill(engine, partition, 6)
+    engine.clock.advance(2 * HOUR_MS)
+    engine.run(keeper._apply_retention())
+    engine.run(keeper._checkpoint())
+    engine.run(keeper._remove_files())
+    files = tmp_path / "data" / "orders" / "partition-0"
+    before = len(list(files.iterdir()))
+    engine.clock.set_wall(engine.clock.wall_ms() + jump_ms)
+    engine.run(keeper._remove_files())
+    assert len(list(files.iterdir())) == before
+    engine.clock.advance(60_001)
+    engine.run(keeper._remove_files())
+    assert len(list(files.iterdir())) < before
+
+
 def test_a_deleted_topic_leaves_the_disk(
     engine: Engine, keeper: Housekeeping, tmp_path: Path
 ) -> None:
@@ -274,16 +294,29 @@ def test_a_deleted_topic_leaves_the_disk(
 def test_producers_that_are_silent_for_too_long_are_forgotten(
     engine: Engine, keeper: Housekeeping, setting: Setting
 ) -> None:
-    setting.configure(producer_id_expiration_ms=HOUR_MS)
+    setting.configure(
+        producer_id_expiration_ms=HOUR_MS, producer_id_expiration_check_interval_ms=HOUR_MS // 2
+    )
     partition = engine.partition()
     engine.append(partition, producer_id=1, producer_epoch=0, base_sequence=0)
-    engine.clock.advance(HOUR_MS - 1)
+    for _ in range(2):
+        engine.run(keeper._expire_producers())
     engine.append(partition, producer_id=2, producer_epoch=0, base_sequence=0)
-    engine.run(keeper._expire_producers())
     assert [producer_id for producer_id, _ in partition.log.producers] == [1, 2]
-    engine.clock.advance(2)
     engine.run(keeper._expire_producers())
     assert [producer_id for producer_id, _ in partition.log.producers] == [2]
+
+
+def test_a_clock_that_jumps_by_days_makes_no_retried_batch_a_new_one(
+    engine: Engine, keeper: Housekeeping
+) -> None:
+    partition = engine.partition()
+    sent = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0}
+    engine.append(partition, **sent)
+    engine.run(keeper._expire_producers())
+    engine.clock.set_wall(engine.clock.wall_ms() + 30 * 24 * HOUR_MS)
+    engine.run(keeper._expire_producers())
+    assert engine.append(partition, **sent).duplicate
 
 
 # The disk --------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """A partition with other replicas: what its leader acknowledges, what its followers take and drop."""
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ import pytest
 from penstock.broker.partition import Partition
 from penstock.broker.topic import Read
 from penstock.metadata.image import PartitionImage
-from penstock.model.errors import BrokerError, ErrorCode, NotLeader, OffsetOutOfRange
+from penstock.model.errors import BrokerError, DiskFull, ErrorCode, NotLeader, OffsetOutOfRange
+from penstock.storage import files
 from penstock.storage.epochs import EpochEnd
 from tests.support.engine import Engine, running_engine
+from tests.unit.storage.logs import FaultyDisk, failing
 
 ME, ANN, BOB = 1, 2, 3
 EVERYBODY = (ME, ANN, BOB)
@@ -281,6 +284,51 @@ def test_a_follower_counts_only_what_is_on_its_disk_where_each_append_is_synced(
     assert follower.fetch_offset == 1
     assert isinstance(other.replicas.replication, Keeper)
     assert other.replicas.replication.durable == [follower]
+
+
+def test_a_follower_goes_on_after_what_it_wrote_before_the_disk_was_full(
+    engine: Engine, disk: FaultyDisk, keeper: Keeper
+) -> None:
+    source = engine.partition("source")
+    for _ in range(6):
+        engine.append(source, b"x" * 300)
+    follower = engine.partition(flush_messages=1, segment_bytes=1024)
+    follower.follow(state(leader=ANN))
+    disk.fault = failing("write", errno.ENOSPC, after=1)
+    with pytest.raises(DiskFull):
+        follower.append_replicated(memoryview(data_of(source.read(0, ALL, 0))))
+    assert 0 < follower.log.next_offset < 6
+    disk.fault = failing("write", errno.ENOSPC, after=ALL)
+    engine.replicas.disk_has_room()
+    engine.settle()
+    assert follower.fetch_offset == follower.log.next_offset
+    assert keeper.durable == [follower], "and the fetcher hears of it"
+
+
+@pytest.mark.parametrize("change", ["cut", "restart_at"])
+def test_a_follower_whose_log_cannot_be_changed_for_want_of_room_waits_and_then_goes_on(
+    other: Engine, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    follower = other.partition()
+    for value in (b"a", b"b", b"c"):
+        other.append(follower, value)
+    follower.follow(state(leader=ANN, unclean_epoch=5))
+    with monkeypatch.context() as full:
+        full.setattr(files, "_write_all", _no_room)
+        with pytest.raises(DiskFull):
+            getattr(follower, change)(2)
+    assert other.replicas.is_full
+    assert (follower.failure, follower.has_room) == (None, False)
+    assert (follower.log.next_offset, follower.high_watermark, follower.fetch_offset) == (3, 3, 3)
+    assert follower.read(0, ALL, 0).next_offset == 3
+    other.replicas.disk_has_room()
+    getattr(follower, change)(2)
+    assert (follower.log.next_offset, follower.high_watermark, follower.fetch_offset) == (2, 2, 2)
+    assert follower.has_room
+
+
+def _no_room(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "full")
 
 
 def test_a_follower_begins_where_its_leader_begins(other: Engine) -> None:

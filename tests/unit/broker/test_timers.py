@@ -102,6 +102,37 @@ def test_moving_a_timer_to_later_costs_no_place_in_the_heap() -> None:
     assert machine.fired == [(6999, "session", 999)]
 
 
+def test_one_that_sets_itself_into_the_past_does_not_hold_up_the_loop() -> None:
+    machine = Machine()
+    left = [3]
+
+    def fire(key: str, what: int) -> None:
+        machine.fired.append((machine.now_ms, key, what))
+        if left[0]:
+            left[0] -= 1
+            machine.timers.set(key, machine.now_ms - 1000, what + 1)
+
+    machine.timers = Timers(machine, machine, fire)
+    machine.timers.set("a", 10, 0)
+    machine.now_ms = 10
+    for turn in range(4):
+        machine.timers._run()
+        assert len(machine.fired) == turn + 1
+    assert len(machine.timers) == 0
+
+
+def test_timers_that_are_over_early_do_not_stay_until_their_time() -> None:
+    machine = Machine()
+    machine.timers.set("lives", 2**31, 0)
+    for number in range(10_000):
+        machine.timers.set(f"member-{number}", 2**31 - number, number)
+        machine.timers.cancel(f"member-{number}")
+
+    assert len(machine.timers._heap) < 100
+    machine.pass_time(2**31)
+    assert machine.fired == [(2**31, "lives", 0)]
+
+
 def test_nothing_fires_after_the_end() -> None:
     machine = Machine()
     machine.timers.set("a", 10, 1)

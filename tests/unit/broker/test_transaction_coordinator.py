@@ -4,19 +4,23 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from penstock.broker import shard_log, shards
 from penstock.broker.markers import Ending, MarkerWriter
 from penstock.broker.partition import Partition
 from penstock.broker.shards import partition_for
 from penstock.broker.transactions import STATE_TOPIC
-from penstock.model.errors import DiskFull, ErrorCode
+from penstock.metadata.store import StoreError
+from penstock.model.errors import BrokerError, DiskFull, ErrorCode, StorageFault
 from penstock.model.ids import TopicPartition
 from penstock.records.builder import build_batch
 from penstock.records.record import Record
 from penstock.storage.log import Origin
 from penstock.transactions.records import encode_key
+from penstock.transactions.shard import Shard
 from penstock.transactions.state import Producer, Transaction
 from penstock.wire.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -194,6 +198,32 @@ def test_ids_that_nobody_uses_are_forgotten(tmp_path: Path) -> None:
         assert found(broker).producer == session.producer, "and not what a tombstone forgot"
 
 
+@pytest.mark.parametrize("method", ["overdue", "expired"])
+def test_a_shard_that_cannot_be_swept_ends_no_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    settings = SETTINGS | {"transactional.id.expiration.ms": "10000"}
+    with broker_context(tmp_path, settings) as broker:
+        broker.create_topic("t", 2)
+        begun(broker, timeout_ms=5000)
+        calls: list[object] = []
+
+        def fail(self: object, *_: object) -> None:
+            calls.append(self)
+            raise ZeroDivisionError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Shard, method, fail)
+            until(broker, lambda: len(calls) > 4)
+        assert len(set(map(id, calls))) == 2, "both shards, again and again"
+        clock = broker.services.clock
+        assert isinstance(clock, ManualClock)
+        clock.advance(5000)
+        until_seen(broker, committed=False)
+        clock.advance(10_000)
+        until(broker, lambda: broker.services.transactions.find("tx") is None)
+
+
 def test_a_record_of_the_future_stops_its_shard_and_no_other(tmp_path: Path) -> None:
     names = {partition_for(f"tx{number}", 2): f"tx{number}" for number in range(10)}
     with broker_context(tmp_path, SETTINGS) as broker:
@@ -210,6 +240,68 @@ def test_a_record_of_the_future_stops_its_shard_and_no_other(tmp_path: Path) -> 
         until(broker, lambda: not broker.services.transactions.is_loading)
         assert Session(broker, names[0]).initialize() is E.COORDINATOR_NOT_AVAILABLE
         assert Session(broker, names[1]).initialize() is E.NONE
+
+
+def test_a_shard_that_cannot_be_read_for_want_of_a_descriptor_is_read_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with broker_context(tmp_path, SETTINGS) as broker:
+        assert Session(broker).initialize() is E.NONE
+    monkeypatch.setattr(shards, "_LOAD_AGAIN_S", 0.001)
+    read_all, wanting = shard_log.read_all, [2]
+
+    async def too_many_open(*arguments: Any) -> int:
+        if wanting[0]:
+            wanting[0] -= 1
+            raise BrokerError("too many open files", E.KAFKA_STORAGE_ERROR)
+        return await read_all(*arguments)
+
+    monkeypatch.setattr(shard_log, "read_all", too_many_open)
+    with broker_context(tmp_path, SETTINGS) as broker:
+        until(broker, lambda: not broker.services.transactions.is_loading)
+        assert not wanting[0]
+        assert Session(broker).initialize() is E.NONE
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), StorageFault("cannot be read")])
+def test_a_shard_that_cannot_be_read_by_any_fault_keeps_no_other_from_being_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    names = {partition_for(f"tx{number}", 2): f"tx{number}" for number in range(10)}
+    with broker_context(tmp_path, SETTINGS) as broker:
+        for name in names.values():
+            assert Session(broker, name).initialize() is E.NONE
+    read_all = shard_log.read_all
+
+    async def fails_at_0(partition: Partition, *arguments: Any) -> int:
+        if partition.name == (STATE_TOPIC, 0):
+            raise error
+        return await read_all(partition, *arguments)
+
+    monkeypatch.setattr(shard_log, "read_all", fails_at_0)
+    with broker_context(tmp_path, SETTINGS) as broker:
+        until(broker, lambda: not broker.services.transactions.is_loading)
+        told = Session(broker, names[0]).initialize()
+        assert told is E.COORDINATOR_NOT_AVAILABLE
+        if isinstance(error, StorageFault):
+            assert broker.services.replicas.is_offline, "the disk under all is the same"
+        else:
+            assert Session(broker, names[1]).initialize() is E.NONE
+
+
+def test_who_waits_for_a_producer_id_is_answered_also_when_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with broker_context(tmp_path, SETTINGS) as broker:
+        Session(broker, "other").initialize()
+
+        async def none_there() -> int:
+            raise StoreError("the store is away")
+
+        with monkeypatch.context() as away:
+            away.setattr(broker.services.cluster, "next_producer_id", none_there)
+            assert Session(broker).initialize() is E.COORDINATOR_NOT_AVAILABLE
+        assert Session(broker).initialize() is E.NONE
 
 
 @both_versions

@@ -172,7 +172,7 @@ class Stage:
         """A heartbeat of the consumer protocol; joining says what joining must say."""
         if epoch == 0:
             topics = ["t"] if topics is None and pattern is None else topics
-            owned, rebalance_ms = owned or {}, rebalance_ms or 30_000
+            owned, rebalance_ms = owned or {}, 30_000 if rebalance_ms is None else rebalance_ms
         partitions = None
         if owned is not None:
             partitions = [
@@ -207,6 +207,8 @@ class Stage:
         version: int = 9,
         retention_ms: int = -1,
     ) -> int:
+        if topic not in self.topics:
+            self.topics.put(topic, topic_id(topic), 1)
         request = OffsetCommitRequest(
             group_id=group,
             generation_id_or_member_epoch=generation,

@@ -2,7 +2,8 @@
 
 import pytest
 
-from penstock.groups.events import Reply, Write
+from penstock.groups.events import Reply, SetTimer, Write
+from penstock.groups.rebalance import complete_join, prepare
 from penstock.groups.state import ClassicGroup, Rules, State
 from penstock.model.errors import ErrorCode
 from penstock.wire.messages.heartbeat import HeartbeatResponse
@@ -220,6 +221,17 @@ def test_a_full_group_takes_nobody_in_and_keeps_its_members() -> None:
     assert code(stage, stage.heartbeat("bob", 1)) is ErrorCode.NONE
 
 
+def test_a_newcomer_that_finds_the_group_full_is_awaited_no_longer() -> None:
+    stage = stable("ann", "bob", stage=Stage(Rules(max_size=2)))
+    leader = stage.join("ann")
+    stage.join(version=4, fresh="cat")  # told its id, and so awaited
+    follower = stage.join("bob")
+    refused = stage.join("cat", version=4)
+
+    assert code(stage, refused) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert [joined(stage, n).generation_id for n in (leader, follower)] == [2, 2]
+
+
 # Bad input ---------------------------------------------------------------------------------------
 
 
@@ -370,6 +382,22 @@ def test_static_members_that_are_all_late_are_waited_for_again_but_not_for_ever(
     live(65)
 
     assert joined(stage, back).generation_id == 3
+
+
+@pytest.mark.parametrize("rebalance_ms", [-2_000_000, 0, 1])
+def test_static_members_that_are_all_late_are_not_asked_for_without_a_pause(
+    rebalance_ms: int,
+) -> None:
+    stage = Stage()
+    ann = stage.join(fresh="ann", instance="i-ann", rebalance_ms=rebalance_ms)
+    bob = stage.join(fresh="bob", instance="i-bob", rebalance_ms=rebalance_ms)
+    stage.timers.clear()
+    stage.do(GROUP, complete_join(group_of(stage), stage.now_ms))
+    assert {joined(stage, n).generation_id for n in (ann, bob)} == {1}
+    effects = prepare(group_of(stage), stage.now_ms) + complete_join(group_of(stage), stage.now_ms)
+
+    (at_ms,) = (e.at_ms for e in effects[-1:] if isinstance(e, SetTimer))
+    assert at_ms >= stage.now_ms + 1000
 
 
 # Static members ----------------------------------------------------------------------------------

@@ -2,8 +2,10 @@
 
 import pytest
 
+from penstock.groups import patterns
 from penstock.groups.consumer import ConsumerGroup, GroupState
 from penstock.groups.state import Rules
+from penstock.groups.subscriptions import recognise
 from penstock.model.errors import ErrorCode
 from penstock.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from tests.unit.groups.stage import GROUP, Stage, topic_id
@@ -227,6 +229,10 @@ def test_a_member_that_lost_everything_joins_again_under_its_own_id() -> None:
         ("", 1, {}),
         ("ann", 0, {"instance": " "}),
         ("ann", 0, {"owned": {"t": [1]}}),
+        ("ann", 0, {"rebalance_ms": -1}),
+        ("ann", 0, {"rebalance_ms": 0}),
+        ("ann", 0, {"rebalance_ms": -2}),
+        ("ann", 0, {"rebalance_ms": -(1 << 31)}),
     ],
 )
 def test_a_request_that_makes_no_sense_is_invalid_and_makes_no_group(
@@ -238,6 +244,27 @@ def test_a_request_that_makes_no_sense_is_invalid_and_makes_no_group(
     assert code(response) is ErrorCode.INVALID_REQUEST
     assert response.error_message
     assert not stage.shard.groups
+
+
+@pytest.mark.parametrize("rebalance_ms", [0, -2, -(1 << 31)])
+def test_a_member_cannot_change_its_rebalance_timeout_to_nonsense(rebalance_ms: int) -> None:
+    stage = Stage(t=2)
+    ann = Consumer(stage, "ann")
+    written = len(stage.log)
+    assert code(ann.beat(rebalance_ms=rebalance_ms)) is ErrorCode.INVALID_REQUEST
+    assert len(stage.log) == written
+    Consumer(stage, "bob")
+    assert code(ann.beat()) is ErrorCode.NONE
+    assert "ann" in group_of(stage).members, "it has its old time to give up what bob gets"
+
+
+def test_the_longest_rebalance_timeout_holds_up_nobody_who_does_not_wait_for_it() -> None:
+    """Java's max.poll.interval.ms may be as large as that."""
+    stage = Stage(t=2)
+    ann = Consumer(stage, "ann", rebalance_ms=(1 << 31) - 1)
+    bob = Consumer(stage, "bob")
+    settle(ann, bob)
+    assert [len(it.owned["t"]) for it in (ann, bob)] == [1, 1]
 
 
 def test_a_member_that_does_not_know_its_topics_yet_is_let_in() -> None:
@@ -309,6 +336,21 @@ def test_a_pattern_follows_the_topics_that_it_matches() -> None:
     ann.beat()
     assert ann.owned == {"other": [0]}
     assert set(group_of(stage).matches) == {"other"}
+
+
+def test_a_pattern_that_is_stored_and_not_taken_any_more_matches_what_it_did(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An older broker, or Kafka, took it; its group goes on, and so do all others of the shard."""
+    stage = Stage(other=1)
+    stage.topics.put("logs-a", topic_id("logs-a"), 1)
+    ann = Consumer(stage, "ann", pattern="logs-.*")
+    group_of(stage).patterns.clear()  # as after a replay
+    monkeypatch.setattr(patterns, "MAX_STEPS", 1)
+    recognise(group_of(stage))
+    stage.topics.put("logs-b", topic_id("logs-b"), 2)
+    ann.beat()
+    assert ann.owned == {"logs-a": [0]}
 
 
 def test_a_change_in_the_cluster_that_concerns_nobody_opens_no_epoch() -> None:

@@ -4,7 +4,13 @@ import pytest
 
 from penstock.groups import commits
 from penstock.groups.commits import fetch
-from penstock.groups.offsets import Committed, Offsets, decode_offset, encode_offset
+from penstock.groups.offsets import (
+    Committed,
+    Offsets,
+    decode_offset,
+    encode_offset,
+    encode_offset_key,
+)
 from penstock.groups.shard import Now
 from penstock.groups.state import ClassicGroup
 from penstock.model.errors import BrokerError, ErrorCode
@@ -131,6 +137,16 @@ def test_text_that_is_too_long_is_refused_for_its_partition_alone() -> None:
     assert codes(stage, stage.commit(5, text="x" * 4096)) == [ErrorCode.NONE]
     assert codes(stage, stage.commit(6, text="x" * 4097)) == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
     assert stage.position() == 5
+
+
+@pytest.mark.parametrize("partition", [-1, 1, 99])
+def test_only_a_partition_that_exists_has_a_position(partition: int) -> None:
+    stage = Stage(t=1)
+    number = stage.commit(5, partition=partition)
+
+    assert codes(stage, number) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert not stage.shard.groups
+    assert not stage.log
 
 
 def test_a_commit_that_is_refused_whole_makes_no_group() -> None:
@@ -276,7 +292,7 @@ def test_offsets_of_a_group_with_members_do_not_end_while_they_are_subscribed() 
 
 
 def test_offsets_of_simple_consumers_end_a_retention_time_after_their_last_commit() -> None:
-    stage = Stage()
+    stage = Stage(t=2)
     stage.commit(5, partition=0)
     later(stage, 6 * DAY_MS)
     stage.commit(6, partition=1)
@@ -330,6 +346,16 @@ def test_a_deleted_topic_takes_its_offsets_with_it() -> None:
 
     assert (stage.position("t"), stage.position("u")) == (None, 6)
     assert stage.replayed().offsets.of_group(GROUP) == stage.shard.offsets.of_group(GROUP)
+
+
+def test_a_deleted_topic_takes_along_what_waits_for_the_end_of_a_transaction() -> None:
+    stage = Stage(t=1)
+    stage.shard.pend(7, [((GROUP, "t", 0), value(5))], stage.now_ms)
+    stage.do("", stage.shard.forget_topic("t"))
+    stage.shard.end_transaction(7, committed=True, now_ms=stage.now_ms)
+
+    assert stage.position() is None
+    assert [key for key, raw in stage.log if raw is None] == [encode_offset_key(GROUP, "t", 0)]
 
 
 def test_a_group_is_deleted_only_without_members_and_with_its_offsets() -> None:

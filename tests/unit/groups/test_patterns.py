@@ -1,11 +1,14 @@
 """Patterns over topic names: what RE2 matches, and never more than linear time."""
 
 import re
+import sys
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.groups import patterns as patterns_module
 from penstock.groups.patterns import MAX_STEPS, InvalidPattern, Pattern
 from penstock.model.errors import ErrorCode
 
@@ -88,7 +91,19 @@ def test_what_re2_does_not_know_is_refused_with_the_place(pattern: str) -> None:
     assert refusal.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
-@pytest.mark.parametrize("pattern", ["((a{100}){100}){100}", "(" * 200 + ")" * 200])
+@given(pattern=patterns, some=st.lists(names, max_size=5))
+def test_it_says_the_same_when_it_remembers_next_to_nothing(pattern: str, some: list[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(patterns_module, "_MAX_WAYS", 2)
+        compiled = Pattern(pattern)
+        for name in some:
+            assert compiled.matches(name) == bool(re.fullmatch(pattern, name)), name
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["((a{100}){100}){100}", "(" * 200 + ")" * 200, "(a?b?){0,1000}(.*a){0,900}", "a?" * 501],
+)
 def test_a_pattern_that_is_too_large_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidPattern, match=f"{MAX_STEPS}|nested"):
         Pattern(pattern)
@@ -103,6 +118,24 @@ def test_an_automaton_that_grows_too_large_is_begun_anew() -> None:
     for number in range(1 << 13):
         name = "".join("ab"[number >> bit & 1] for bit in range(13))
         assert pattern.matches(name) == (name[0] == "a")
+
+
+@pytest.mark.parametrize("text", ["(a?b?){0,99}(.*a){0,99}", "(a.{0,230}|b.{0,200})*"])
+def test_the_largest_patterns_take_little_memory_whatever_they_are_asked(text: str) -> None:
+    pattern, dice = Pattern(text), Random(1)
+    most_bytes = 0
+    for _ in range(50):
+        pattern.matches("".join(dice.choices("ab", k=249)))
+        remembered: list[object] = [*pattern._members, *pattern._rows]
+        most_bytes = max(most_bytes, sum(map(sys.getsizeof, remembered)))
+    assert most_bytes < 2_500_000
+
+
+def test_a_list_of_many_topics_is_no_large_pattern() -> None:
+    topics = [f"team-{number}.orders.v1" for number in range(50)]
+    pattern = Pattern("|".join(map(re.escape, topics)))
+    assert all(map(pattern.matches, topics))
+    assert not pattern.matches("team-50.orders.v1")
 
 
 @pytest.mark.parametrize(

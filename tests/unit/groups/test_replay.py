@@ -72,6 +72,20 @@ def test_the_last_value_of_a_key_counts_and_a_tombstone_ends_it() -> None:
     assert (offset_of(replay), replay.offsets.count, replay.groups) == (None, 0, {})
 
 
+def test_a_partition_before_the_first_is_read_back_as_it_was_written_and_can_be_deleted() -> None:
+    """Older versions of this broker took such commits."""
+    stage = Stage()
+    stage.log.append((encode_offset_key(GROUP, "t", -1), value(7)))
+    stage.crash()
+    assert stage.position(partition=-1) == 7
+
+    code, effects = stage.shard.delete_group(GROUP)
+    stage.do(GROUP, effects)
+
+    assert not code
+    assert not stage.replayed().offsets.count
+
+
 def test_offsets_without_a_group_are_those_of_a_simple_consumer() -> None:
     replay = new_replay()
     replay.apply(KEY, value(1))

@@ -145,6 +145,20 @@ def test_a_lost_answer_is_given_again_and_changes_nothing() -> None:
     assert other.code is ErrorCode.INVALID_UPDATE_VERSION
 
 
+@pytest.mark.parametrize("ending", ["clean", "process-crash", "power-loss"])
+def test_so_it_is_if_a_member_has_begun_another_session_meanwhile(ending: str) -> None:
+    """The change is committed: a leader that was told otherwise would no longer wait for that member."""
+    world = world_with(TWO)
+    asked = change(world, (1, 2, 3))
+    alter(world, asked)
+    world.stop(3)
+    world.start(3, ending)
+    (again,) = ask(world, asked)
+    assert isinstance(again, Decision)
+    assert not again.writes
+    assert again.result == partition(world)
+
+
 def test_partitions_of_one_chunk_share_its_write() -> None:
     world = world_with(*[FULL] * 5)
     asked = [change(world, (1, 2), number) for number in range(5)]

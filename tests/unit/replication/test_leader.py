@@ -49,6 +49,22 @@ def test_who_is_not_in_sync_does_not_hold_the_others_up() -> None:
     assert mark(lead) == 10
 
 
+def test_what_a_follower_had_in_an_earlier_session_does_not_count() -> None:
+    """It may have lost power in between; and the third, which held the mark back, is no longer in sync."""
+    lead = leadership()
+    fetched(lead, ANN, 10)
+    fetched(lead, BOB, 4)
+    assert mark(lead) == 4
+    lead.began_session(ANN, 100 + ANN)
+    lead.committed(IsrState((ME, ANN), 8), EVERYBODY)
+    assert mark(lead, present=4) == 10, "the session that it fetched in"
+    lead.began_session(ANN, 999)
+    assert mark(lead, present=4) == 4
+    assert lead.expanded(ANN, 4) is None
+    lead.fetched(ANN, 999, 7, 10, 0)
+    assert mark(lead, present=4) == 7
+
+
 def test_it_never_goes_back() -> None:
     lead = leadership()
     fetched(lead, ANN, 3)

@@ -188,6 +188,21 @@ def test_when_epochs_are_used_up_the_producer_gets_a_new_id(scene: Scene) -> Non
     assert scene.initialize(last).producer == Producer(8, 0), "it did not hear the answer"
 
 
+def test_the_last_epoch_only_fences_and_nobody_can_use_it(scene: Scene) -> None:
+    scene.initialize()
+    scene.txn.epoch = LAST_EPOCH - 1
+    scene.add(scene.txn.producer, A)
+    assert scene.initialize().code is E.CONCURRENT_TRANSACTIONS
+    scene.markers_are_written()
+    nobody = scene.txn.producer
+    assert nobody.epoch == LAST_EPOCH
+
+    assert scene.add(nobody, A) is E.PRODUCER_FENCED
+    assert verify(scene.txn, nobody, A) is E.PRODUCER_FENCED
+    assert scene.end(nobody, committed=False, version=NEW).code is E.PRODUCER_FENCED
+    assert scene.initialize().producer == Producer(8, 0)
+
+
 # In a transaction --------------------------------------------------------------------------------
 
 
@@ -427,6 +442,67 @@ def test_what_was_decided_is_finished_after_a_crash(
     assert scene.sent[-1] == before
     scene.markers_are_written()
     assert crashed(scene) == 0
+
+
+# The last epoch ----------------------------------------------------------------------------------
+
+
+def stored(scene: Scene, epoch: int, status: Status, version: int) -> Producer:
+    """What the log has of a transaction in A, whoever wrote it."""
+    scene.begun(version)
+    scene.txn.epoch, scene.txn.status, scene.txn.version = epoch, status, version
+    producer = scene.txn.producer
+    crashed(scene)
+    return producer
+
+
+@pytest.mark.parametrize("version", [OLD, NEW])
+@pytest.mark.parametrize("ended_by", ["time", "newcomer", "itself"])
+def test_a_transaction_that_was_stored_in_the_last_epoch_is_ended_in_it(
+    scene: Scene, version: int, ended_by: str
+) -> None:
+    last = stored(scene, LAST_EPOCH, Status.ONGOING, version)
+    if ended_by == "time":
+        scene.wait(TIMEOUT_MS)
+        scene.happen(Overdue())
+    else:
+        expected = last if ended_by == "itself" else None
+        assert scene.initialize(expected).code is E.CONCURRENT_TRANSACTIONS
+    assert scene.sent == [Markers("tx", last, False, (A,), False)]
+    assert crashed(scene) == 1
+    assert scene.sent[0] == scene.sent[1], "after a crash the same"
+    scene.markers_are_written()
+    assert scene.title() == "CompleteAbort"
+    assert scene.initialize() == Outcome(E.NONE, Producer(8, 0))
+    assert scene.add(last, A, version=version) is E.INVALID_PRODUCER_ID_MAPPING
+
+
+@pytest.mark.parametrize("version", [OLD, NEW])
+@pytest.mark.parametrize("epoch", [LAST_EPOCH - 2, LAST_EPOCH - 1, LAST_EPOCH])
+@pytest.mark.parametrize("status", [Status(number) for number in range(6)])
+def test_no_epoch_past_the_last_is_ever_given_or_stored_whatever_the_log_has(
+    scene: Scene, version: int, epoch: int, status: Status
+) -> None:
+    last = stored(scene, epoch, status, version)
+    seen = []
+    for _ in range(4):
+        crashed(scene)
+        if scene.sent:
+            scene.markers_are_written()
+        scene.end(last, committed=False, version=version)
+        scene.wait(TIMEOUT_MS)
+        scene.happen(Overdue())
+        if scene.sent:
+            scene.markers_are_written()
+        told = scene.initialize()
+        seen.append(told.code)
+        assert told.code is not E.NONE or told.producer.epoch < LAST_EPOCH
+        entry(scene.txn)  # it fits into 16 bits
+        if told.code is E.NONE:
+            last = told.producer
+            assert scene.add(last, A, version=version) is E.NONE
+    assert E.NONE in seen
+    assert last.id == 8
 
 
 def crashed(scene: Scene) -> int:
