@@ -6,11 +6,14 @@ from typing import Any, Final
 
 from penstock.kafka.api import Api
 from penstock.kafka.hangup import HangUp
+from penstock.kafka.promise import Promise
 from penstock.storage.files import FileSlice
 from penstock.wire.fields import Chunk
 from penstock.wire.header import RequestHeader
 from penstock.wire.messages.fetch import FetchResponse
 from penstock.wire.schema import Message
+
+Later = asyncio.Future[Any] | Promise[Any]
 
 _HEAD: Final = Struct(">ii")  # size, correlation id
 _FLEXIBLE_HEAD: Final = Struct(">iib")  # and no tagged fields
@@ -27,7 +30,7 @@ class Answer:
         self.header = header
         self.started_s = started_s
         self.chunks: list[Chunk] | None = None  # None: not known yet
-        self.future: asyncio.Future[Any] | None = None  # what it waits for
+        self.future: Later | None = None  # what it waits for
 
     def encoded(self, reply: Message) -> list[Chunk]:
         """The frame of the reply: bytes, and slices of files where it carries records."""

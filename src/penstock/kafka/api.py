@@ -1,19 +1,45 @@
 """What a row of the table of APIs says, and the codecs that come with it."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.kafka.context import Context
 from penstock.kafka.forwarding import at_controller
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.fields import NEVER, Chunk
+from penstock.wire.header import RequestHeader
 from penstock.wire.schema import Message, decode_for, encode_for
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
 Handle = Callable[[Request, Context], Response | Awaitable[Response] | None]
 Refuse = Callable[[Request, BrokerError], Response]
+
+
+class Together(NamedTuple):
+    """Requests that were handled as one."""
+
+    replies: Sequence[tuple[int, Any]]  # to each of them, with its correlation id, in order
+    size_bytes: int  # of all but the first, as they arrived
+
+
+# a request, its frame, where its body begins in it, and what arrived after it
+HandleTogether = Callable[[Request, Context, memoryview, int, memoryview], Together | None]
+
+
+class Known(Protocol):
+    """The request that one connection sends again and again, but for some numbers."""
+
+    request: Any
+
+    def recognise(self, frame: memoryview) -> RequestHeader | None:
+        """Its header, if this is it; `handle` does with `request` what is asked for then."""
+
+    def handle(self, request: Any, context: Context) -> Any: ...
+
+    def learn(self, header: RequestHeader, request: Any, frame: memoryview, body_at: int) -> None:
+        """A request of that API which was not recognised."""
 
 
 class Api(Generic[Request, Response]):
@@ -31,6 +57,8 @@ class Api(Generic[Request, Response]):
         pipelined: bool,
         forwarded: bool,
         needs: tuple[str, int] | None,
+        together: HandleTogether[Request] | None,
+        known: Callable[[], Known] | None,
     ) -> None:
         self.key = key
         self.name = request.__name__.removesuffix("Request")
@@ -40,6 +68,8 @@ class Api(Generic[Request, Response]):
         self.forwarded = forwarded  # only the controller carries it out
         self.needs = needs  # a feature, and its least level: else nobody hears of this API
         self.refuse = refuse
+        self.together = together  # handles it with those like it that follow; None: not so now
+        self.known = known  # of a connection; None: each request is decoded
         self.pipelined = pipelined  # later requests may begin while its answer is still awaited
         self._flexible_header_from = (
             response.flexible_from if key != ApiKey.API_VERSIONS else NEVER  # KIP-511
@@ -76,6 +106,8 @@ def row(
     pipelined: bool = False,
     forwarded: bool = False,
     needs: tuple[str, int] | None = None,
+    together: HandleTogether[Request] | None = None,
+    known: Callable[[], Known] | None = None,
 ) -> Api[Any, Any]:
     """One row. Its own type variables make mypy match the handler with the request."""
 
@@ -97,6 +129,8 @@ def row(
         pipelined=pipelined,
         forwarded=forwarded,
         needs=needs,
+        together=together,
+        known=known,
     )
 
 

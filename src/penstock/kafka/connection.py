@@ -13,16 +13,23 @@ from collections.abc import Coroutine
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.kafka.answers import Answer, Line
-from penstock.kafka.api import Api
+from penstock.kafka.answers import Answer, Later, Line
+from penstock.kafka.api import Api, Handle, Known
 from penstock.kafka.apis import APIS, unsupported_version_reply
 from penstock.kafka.context import Context
 from penstock.kafka.hangup import HangUp
+from penstock.kafka.large_frame import (
+    FIRST_BUFFER_BYTES,
+    LARGE_FRAME_BYTES,
+    LargeFrame,
+    check_announced,
+    watch_fillers,
+)
 from penstock.kafka.outbox import Outbox
+from penstock.kafka.promise import Promise
 from penstock.kafka.security import ANONYMOUS, Principal
 from penstock.model.errors import BrokerError, ErrorCode, StorageFault
 from penstock.storage.segment import DamagedLog
-from penstock.wire.api_keys import ApiKey
 from penstock.wire.fields import Chunk
 from penstock.wire.header import RequestHeader, decode_request_header
 from penstock.wire.primitives import MalformedMessage
@@ -35,8 +42,6 @@ _log = logging.getLogger(__name__)
 
 _SIZE: Final = Struct(">i")
 _SMALLEST_FRAME_BYTES: Final = 8
-_LARGE_FRAME_BYTES: Final = 64 << 10  # a larger frame gets a buffer of its own
-_LARGEST_PLAIN_FRAME_BYTES: Final = 16 << 20
 _FLUSH_AT_BYTES: Final = 256 << 10  # answers queued in memory before they are sent
 _NOTHING: Final = memoryview(b"")
 
@@ -53,11 +58,11 @@ class Connection:
     """Owned by its listener's loop. `close` may be called at any time, any number of times."""
 
     __slots__ = (
+        "_announced_bytes",
         "_ended",
         "_fd",
         "_frame",
-        "_frame_filled",
-        "_frame_size",
+        "_known",
         "_line",
         "_loop",
         "_out",
@@ -83,12 +88,12 @@ class Connection:
         self._fd = sock.fileno()
         self._loop = loop
         self._tail = _NOTHING  # the front of a small frame, or whole ones that are held back
-        self._frame: bytearray | None = None  # a large frame, being filled
-        self._frame_size = 0
-        self._frame_filled = 0
+        self._frame: LargeFrame | None = None  # being filled
+        self._announced_bytes = 0  # of one that still waits for its buffer
         self._out = Outbox(sock)
         self._line = Line()
-        self._waiting: asyncio.Future[Any] | None = None  # what the held request waits for
+        self._known: Known | None = None  # the request that it sends again and again
+        self._waiting: Later | None = None  # what the held request waits for
         self._stops = 0  # reasons why no request is taken
         self._unmuting: asyncio.TimerHandle | None = None
         self._ended = False  # the peer sends no more
@@ -132,31 +137,30 @@ class Connection:
         if kept:
             view[:kept] = self._tail
             received = self._socket.recv_into(view[kept:])
-            self._tail = _NOTHING
         else:
             received = self._socket.recv_into(view)
         if not received:
             self._on_end()
             return
+        self._tail = _NOTHING
         self.used_s = self._loop.time()
         self._consume(view, kept + received)
 
-    def _fill_frame(self, frame: bytearray) -> None:
-        with memoryview(frame) as view:
-            received = self._socket.recv_into(view[self._frame_filled : self._frame_size])
-        if not received:
+    def _fill_frame(self, frame: LargeFrame) -> None:
+        if not frame.receive(self._socket):
             self._on_end()
             return
         self.used_s = self._loop.time()
-        self._frame_filled += received
-        if self._frame_filled < self._frame_size:
-            return
-        self._frame = None
-        try:
-            self._take(memoryview(frame)[: self._frame_size])
-        finally:
-            self._loop.memory.give(frame)
-        self._flush()
+        if frame.needs_room:
+            self._grow_frame(frame)
+        elif frame.is_whole:
+            self._frame = None
+            self._loop.memory.fillers.discard(self)
+            try:
+                self._take(frame.contents)
+            finally:
+                self._loop.memory.give(frame.buffer)
+            self._flush()
 
     def _consume(self, view: memoryview, end: int) -> None:
         """Take whole frames from the front of `view`; keep the rest for later."""
@@ -170,12 +174,11 @@ class Connection:
                 )
             stop = position + 4 + size
             if stop > end:
-                if size > _LARGE_FRAME_BYTES and end - position >= 6:
+                if size > LARGE_FRAME_BYTES and end - position >= 6:
                     self._begin_frame(view[position + 4 : end], size)
                     position = end
                 break
-            self._take(view[position + 4 : stop])
-            position = stop
+            position = stop + self._take(view[position + 4 : stop], view[stop:end])
             if self._out.size_bytes > _FLUSH_AT_BYTES:
                 self._flush()
         if position < end:
@@ -188,35 +191,52 @@ class Connection:
         self._tail = rest if is_ours else memoryview(bytearray(rest))
 
     def _begin_frame(self, front: memoryview, size: int) -> None:
-        """Give a large frame a buffer of its own. Only records may be really large: anything else
-        becomes Python objects, many times the size of their bytes."""
-        api_key = int.from_bytes(front[:2], "big")
-        if size > _LARGEST_PLAIN_FRAME_BYTES and api_key != ApiKey.PRODUCE:
-            raise HangUp(
-                f"a frame of {size} bytes for api {api_key}; the limit for all but Produce is "
-                f"{_LARGEST_PLAIN_FRAME_BYTES}"
-            )
-        self._frame_size = size
-        buffer = self._loop.memory.take(size)
+        """Give a large frame a buffer of its own."""
+        check_announced(size, front)
+        self._announced_bytes = size
+        first_bytes = min(size, FIRST_BUFFER_BYTES)
+        buffer = self._loop.memory.take(first_bytes)
         if buffer is not None:
             self._fill_from(front, buffer)
             return
         self._keep(front)
+        self._starve()
+        self._loop.memory.ask(first_bytes, self._granted)
+
+    def _grow_frame(self, frame: LargeFrame) -> None:
+        larger = self._loop.memory.grow(frame.buffer)
+        if larger is not None:
+            frame.buffer = larger
+            return
+        self._starve()
+        self._loop.memory.ask_larger(frame.buffer, self._granted)
+
+    def _starve(self) -> None:
         self._stops |= _STARVED
         self._stop_reading()
-        self._loop.memory.ask(size, self._granted)
+        watch_fillers(self._loop)
 
     def _granted(self, buffer: bytearray) -> None:
-        """Memory for the frame whose front was kept."""
-        self._fill_from(self._tail, buffer)
-        self._tail = _NOTHING
+        """Memory for the frame whose front was kept, or more of it for the one that is being filled."""
+        self.used_s = self._loop.time()  # it was silent because we did not read
+        if self._frame is None:
+            self._fill_from(self._tail, buffer)
+            self._tail = _NOTHING
+        else:
+            self._frame.buffer = buffer
         self._go_on(_STARVED)
 
     def _fill_from(self, front: memoryview, buffer: bytearray) -> None:
-        with memoryview(buffer) as view:  # a bytearray's own slice would copy `front` twice
-            view[: len(front)] = front
-        self._frame = buffer
-        self._frame_filled = len(front)
+        self._frame = LargeFrame(self._announced_bytes, front, buffer, self._loop.time())
+        self._loop.memory.fillers.add(self)
+
+    def close_if_stalled(self) -> None:
+        """Others wait for the memory that this frame holds."""
+        assert self._frame is not None, "who fills one has one"
+        if self._stops & ~_BLOCKED:  # it is us who do not read
+            self._frame.mark(self._loop.time())
+        elif (reason := self._frame.why_stalled(self._loop.time())) is not None:
+            self.close(reason)
 
     def _go_on(self, stop: int) -> None:
         """One reason to take no request is gone."""
@@ -261,9 +281,15 @@ class Connection:
 
     # Handling ----------------------------------------------------------------------------------
 
-    def _take(self, frame: memoryview) -> None:
-        """Decode one request and have it handled."""
+    def _take(self, frame: memoryview, rest: memoryview = _NOTHING) -> int:
+        """Decode one request and have it handled, if it may be together with some in `rest`, which came
+        after it; how many bytes those are."""
         started_s = self._loop.time()
+        known = self._known
+        if known is not None and (header := known.recognise(frame)) is not None:
+            answer = Answer(APIS[header.api_key], header, started_s)
+            self._carry_out(answer, self._context(header), known.request, known.handle)
+            return 0
         try:
             header, position = decode_request_header(frame)
             api = APIS.get(header.api_key)
@@ -271,26 +297,51 @@ class Connection:
                 raise HangUp(f"api {header.api_key} is not known here")
             if not api.min_version <= header.api_version <= api.max_version:
                 self._refuse_version(api, header, started_s)
-                return
+                return 0
             # as in Kafka, bytes that follow are let be: librdkafka 2.x leaves 3 after Metadata v9+
             request, _ = api.decode(header.api_version)(frame, position)
         except MalformedMessage as error:
             raise HangUp(f"malformed request: {error}") from error
-        services = self.listener.services
-        context = Context(services, header, self.principal, self.listener.name, self.client_host)
+        context = self._context(header)
+        if rest and api.together is not None:
+            together = api.together(request, context, frame, position, rest)
+            if together is not None:
+                for number, reply in together.replies:
+                    numbered = header._replace(correlation_id=number)
+                    self._reply(Answer(api, numbered, started_s), request, reply)
+                return together.size_bytes
+        if api.known is not None:
+            if known is None:
+                known = self._known = api.known()
+            known.learn(header, request, frame, position)
+        self._carry_out(Answer(api, header, started_s), context, request, api.handle)
+        return 0
+
+    def _context(self, header: RequestHeader) -> Context:
+        listener = self.listener
+        return Context(listener.services, header, self.principal, listener.name, self.client_host)
+
+    def _carry_out(
+        self, answer: Answer, context: Context, request: Message, handle: Handle[Any, Any]
+    ) -> None:
+        api = answer.api
         try:
-            reply = api.handle(request, context)
+            reply = handle(request, context)
         except HangUp:
             raise
         except Exception as error:  # noqa: BLE001 - a request never crashes the broker
             reply = self._refusal(api, request, error)
-        if isinstance(reply, Message):
-            self._answer(Answer(api, header, started_s), reply)
-        elif reply is None:
-            services.metrics.request(api.name).done(self._loop.time() - started_s)
+        if reply is None:
+            elapsed_s = self._loop.time() - answer.started_s
+            context.services.metrics.request(api.name).done(elapsed_s)
         else:
-            holds = context.holds or not api.pipelined
-            self._park(Answer(api, header, started_s), request, reply, holds=holds)
+            self._reply(answer, request, reply, holds=context.holds or not api.pipelined)
+
+    def _reply(self, answer: Answer, request: Message, reply: Any, *, holds: bool = False) -> None:
+        if isinstance(reply, Message):
+            self._answer(answer, reply)
+        else:
+            self._park(answer, request, reply, holds=holds)
 
     def _refuse_version(self, api: Api[Any, Any], header: RequestHeader, started_s: float) -> None:
         reply = unsupported_version_reply(api, self.listener.services)
@@ -320,8 +371,8 @@ class Connection:
 
     def _park(self, answer: Answer, request: Message, reply: Any, *, holds: bool) -> None:
         """The answer comes later. Only a pipelined API lets the next request begin before it."""
-        if asyncio.isfuture(reply):
-            future: asyncio.Future[Any] = reply
+        if isinstance(reply, Promise) or asyncio.isfuture(reply):
+            future: Later = reply
         else:
             future = self._loop.create_future()
             self._loop.spawn(_into(future, reply), answer.api.name)
@@ -332,7 +383,7 @@ class Connection:
             self._waiting = future
         future.add_done_callback(lambda done: self._finish(answer, request, done))
 
-    def _finish(self, answer: Answer, request: Message, done: asyncio.Future[Any]) -> None:
+    def _finish(self, answer: Answer, request: Message, done: Later) -> None:
         if self._stops & _CLOSED:
             _ = done.cancelled() or done.exception()  # nobody is left to hear of it
             return
@@ -346,11 +397,12 @@ class Connection:
             return
         if not self._line.is_due:  # else the next one comes in this very tick: they leave together
             self._flush()
-        self._resume()
+        if self._tail:  # who kept the promise is in the middle of something: no request begins now
+            self._loop.call_soon(self._resume)
+        else:
+            self._resume()
 
-    def _outcome(
-        self, api: Api[Any, Any], request: Message, done: asyncio.Future[Any]
-    ) -> Message | None:
+    def _outcome(self, api: Api[Any, Any], request: Message, done: Later) -> Message | None:
         if done.cancelled():
             raise HangUp(f"{api.name} was given up")
         error = done.exception()
@@ -435,6 +487,8 @@ class Connection:
         self._stop_reading()
         if self._stops & _HELD:
             self.close("closed by the client while it waited", expected=True)
+        elif self._tail and not self._stops:
+            self._resume()  # whole requests may have been kept that came before the end
         else:
             self._leave_when_done()
 
@@ -465,7 +519,8 @@ class Connection:
             self._waiting.cancel()
         if self._frame is not None:
             frame, self._frame = self._frame, None
-            self._loop.memory.give(frame)
+            self._loop.memory.fillers.discard(self)
+            self._loop.memory.give(frame.buffer)
         self._line.clear()
         self._out.clear()
         self._tail = _NOTHING

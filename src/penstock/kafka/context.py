@@ -10,6 +10,7 @@ from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.replicas import Replicas
 from penstock.broker.transactions import TransactionCoordinator
 from penstock.kafka.fetch_sessions import FetchSessions
+from penstock.kafka.overtaken import Refusals
 from penstock.kafka.security import (
     CLUSTER_NAME,
     REFUSAL_CODES,
@@ -40,6 +41,7 @@ class Services:
     metrics: BrokerMetrics
     authorizer: Authorizer
     sessions: FetchSessions
+    refusals: Refusals
     spawn: Spawn  # runs a coroutine and keeps hold of it until it ends
 
 

@@ -61,6 +61,8 @@ class FetchPartition:
         self.told_high_watermark = self.told_log_start = -1
 
     def ask_again(self, wanted: "FetchPartition") -> None:
+        if wanted.leader_epoch != self.leader_epoch:  # it may have dropped what it was told
+            self.forget_told()
         self.offset = wanted.offset
         self.max_bytes = wanted.max_bytes
         self.leader_epoch = wanted.leader_epoch
@@ -258,6 +260,11 @@ class FetchSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.close()
+
+
+def is_without_session(request: FetchRequest) -> bool:
+    """Neither part of one nor the end of one."""
+    return request.session_epoch == _FINAL_EPOCH and request.session_id == _NO_SESSION
 
 
 def replica_of(request: FetchRequest, version: int) -> int:

@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from penstock.broker.partition import Partition
+from penstock.broker.transactions import Standing
 from penstock.broker.verification import Verification
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
 from penstock.model.errors import BrokerError, ErrorCode, OutOfOrderSequence
 from penstock.records.batch import HEADER_SIZE, BatchHeader, parse_header
-from penstock.transactions.machine import verify
-from penstock.transactions.state import Producer, Transaction
+from penstock.transactions.state import Producer
 from penstock.wire.messages.produce import ProduceRequest
 
 ADDS_SINCE: Final = 12  # the partitions of a produce join the transaction by it
@@ -24,7 +24,6 @@ _LATER: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-_RETRIED: Final = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.CONCURRENT_TRANSACTIONS})
 NOTHING_VERIFIED: Final[Mapping[Producer, Verification]] = {}
 
 
@@ -89,7 +88,7 @@ def _parts(request: ProduceRequest, context: Context) -> Iterator[tuple[Partitio
 class Admission:
     """Of one request, at one moment: what it admits must enter before anything else can happen."""
 
-    __slots__ = ("_context", "_coordinator", "_id", "_is_asked", "_verifications")
+    __slots__ = ("_context", "_coordinator", "_id", "_verifications")
 
     def __init__(
         self,
@@ -100,8 +99,7 @@ class Admission:
         self._id = transactional_id
         self._context = context
         self._verifications = verifications
-        self._is_asked = False
-        self._coordinator: Transaction | BrokerError | None = None
+        self._coordinator: Standing | BrokerError | None = None  # None: not asked yet
 
     def admit(self, partition: Partition, records: memoryview) -> None:
         """Raise unless the batch may enter."""
@@ -115,25 +113,12 @@ class Admission:
         if known.has_open(producer.id, producer.epoch):
             return
         self._context.services.replicas.refuse_when_unable()  # nor could it have been added
-        if producer.id in known:
-            self._check(producer, partition)
-        else:
-            self._admit_first(producer, partition, header.base_sequence)
-
-    def _admit_first(self, producer: Producer, partition: Partition, sequence: int) -> None:
-        """The log does not know the producer, and would take any sequence."""
-        first_sequences = self._context.transactions.first_sequences
-        try:
-            self._check(producer, partition)
-        except BrokerError as error:
-            if error.code in _RETRIED:
-                first_sequences.refuse(partition.name, producer, sequence)
-            raise
-        if sequence > 0 and self._context.version >= ADDS_SINCE:
+        self._check(producer, partition)
+        is_first = producer.id not in known
+        if is_first and header.base_sequence > 0 and self._context.version >= ADDS_SINCE:
             raise OutOfOrderSequence(
-                f"{partition}: the first batch of {producer} has sequence {sequence}"
+                f"{partition}: the first batch of {producer} has sequence {header.base_sequence}"
             )
-        first_sequences.check(partition.name, producer, sequence)
 
     def _check(self, producer: Producer, partition: Partition) -> None:
         verification, version = self._verifications.get(producer), self._context.version
@@ -143,19 +128,18 @@ class Admission:
             coordinator = self._found()
             if isinstance(coordinator, BrokerError):
                 raise BrokerError(str(coordinator), _code_for(coordinator.code, version))
-            code = verify(coordinator, producer, partition.name)
+            code = coordinator.refusal(producer, partition)
         if code:
             raise BrokerError(
                 f"{producer} of '{self._id}' may not write to {partition}: {code.name}",
                 _code_for(code, version),
             )
 
-    def _found(self) -> Transaction | BrokerError | None:
+    def _found(self) -> Standing | BrokerError:
         """What the coordinator knows, or why it does not: asked once."""
-        if not self._is_asked:
-            self._is_asked = True
+        if self._coordinator is None:
             try:
-                self._coordinator = self._context.transactions.find(self._id)
+                self._coordinator = self._context.transactions.standing(self._id)
             except BrokerError as error:
                 self._coordinator = error
         return self._coordinator

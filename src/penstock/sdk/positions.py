@@ -2,18 +2,14 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from penstock.sdk.errors import ConfigurationError
 from penstock.sdk.librdkafka import STATISTICS_INTERVAL_MS
 from penstock.sdk.message import Place
-from penstock.sdk.settings import Role, translate
+from penstock.sdk.settings import FETCH_BACKOFF_MS, Role, translate
 
 Time = datetime | int
-
-_FETCH_BACKOFF_MS: Final = (
-    20  # librdkafka's 1000 lets a quick reader wait a second whenever its queue was full
-)
 
 
 def epoch_ms(when: Time) -> int:
@@ -54,7 +50,7 @@ def properties_of(
         "bootstrap.servers": bootstrap,
         "group.id": group_id,
         "statistics.interval.ms": STATISTICS_INTERVAL_MS,
-        "fetch.queue.backoff.ms": _FETCH_BACKOFF_MS,
+        "fetch.queue.backoff.ms": FETCH_BACKOFF_MS,
         **given,
         "enable.auto.commit": False,  # we know what is finished; librdkafka does not
         "enable.auto.offset.store": False,

@@ -8,6 +8,9 @@ from typing import Any, Final
 
 from penstock.sdk.errors import ConfigurationError
 
+# librdkafka's 1000 lets a quick reader wait a second whenever its queue was full
+FETCH_BACKOFF_MS: Final = 20
+
 
 class Role(Enum):
     PRODUCER = "producer"

@@ -8,35 +8,36 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from penstock.kafka import answers as answers_module
 from penstock.kafka import connection as connection_module
 from penstock.kafka.hangup import HangUp
+from penstock.kafka.large_frame import FIRST_BUFFER_BYTES, look_at_fillers
 from penstock.kafka.outbox import Outbox
 from penstock.model.errors import BrokerError, ErrorCode, StorageFault
 from penstock.wire.messages.sync_group import SyncGroupResponse
 from tests.support.stage import (
     BROKEN,
+    CODES,
     HANG_UP,
     HELD,
+    HOLDING,
+    KINDS,
+    LARGE,
     LATER,
     MB,
     NOW,
+    PROMISED,
     REFUSED,
     RUNNING,
     SILENT,
+    SMALL_BUFFER,
     Asked,
     Peer,
     Stage,
     answer_to,
     staged,
 )
-
-CODES = {REFUSED: ErrorCode.INVALID_REQUEST, BROKEN: ErrorCode.UNKNOWN_SERVER_ERROR}
-SMALL_BUFFER = 4096
-LARGE = 100_000  # a frame that needs memory of its own
-KINDS = [NOW, NOW, LATER, LATER, HELD, RUNNING, SILENT, REFUSED, BROKEN]
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ def test_answers_that_are_known_together_leave_together(
     assert flushed == [3]
 
 
-@pytest.mark.parametrize("kind", [HELD, RUNNING])
+@pytest.mark.parametrize("kind", HOLDING)
 def test_a_request_that_holds_keeps_what_follows_from_beginning(
     stage: Stage, peer: Peer, kind: str
 ) -> None:
@@ -119,6 +120,21 @@ def test_a_request_that_holds_keeps_what_follows_from_beginning(
     stage.finish(stage.waiting(peer)[0])
     peer.exchange()
     assert peer.numbers() == [0, 1, 2, 3, 4]
+
+
+def test_a_promise_is_answered_when_it_is_kept_and_no_request_begins_in_that_moment(
+    stage: Stage, peer: Peer
+) -> None:
+    """Whoever keeps it may be in the middle of handling another."""
+    peer.ask(0, PROMISED)
+    peer.ask(1, NOW)
+    peer.exchange()
+    (promised,) = stage.handled
+    promised.done.set_result(answer_to(promised))
+    peer.received += peer.socket.recv(MB)
+    assert (peer.numbers(), numbers(stage.handled)) == ([0], [0])
+    peer.exchange()
+    assert (peer.numbers(), numbers(stage.handled)) == ([0, 1], [0, 1])
 
 
 def test_one_connection_that_waits_holds_up_no_other(stage: Stage, peer: Peer) -> None:
@@ -345,6 +361,112 @@ def test_who_gets_no_memory_waits_its_turn_and_others_are_served_meanwhile(
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
 
 
+def test_who_announces_much_and_sends_nothing_holds_little() -> None:
+    first_bytes = FIRST_BUFFER_BYTES
+    with staged(memory_bytes=4 * first_bytes) as small:
+        for _ in range(3):
+            silent = small.connect()
+            silent.ask(0, NOW, padding=10 * MB)
+            silent.send(12)
+        honest = small.connect()
+        honest.ask(1, NOW, padding=900_000)
+        honest.exchange()
+        assert honest.numbers() == [1]
+        assert small.loop.memory.used_bytes == 3 * first_bytes
+
+
+@pytest.mark.parametrize("size", [MB - 100, MB, 2 * MB + 1, 10 * MB])
+def test_a_frame_of_any_size_arrives_whole_in_a_buffer_that_grows_with_it(
+    stage: Stage, peer: Peer, size: int
+) -> None:
+    peer.ask(1, NOW, padding=size)
+    while len(peer.unsent) > 2000:
+        sent = 4 + size - len(peer.unsent)
+        assert stage.loop.memory.used_bytes <= max(2 * MB, 2 * sent)
+        peer.send(300_000)
+    peer.ask(2, NOW)
+    peer.exchange()
+    assert peer.numbers() == [1, 2]
+    assert stage.loop.memory.used_bytes == 0
+
+
+def test_frames_that_grow_together_beyond_the_memory_all_arrive_in_the_end() -> None:
+    with staged(memory_bytes=4 * MB) as small:
+        peers = [small.connect() for _ in range(4)]
+        for number, peer in enumerate(peers):
+            peer.ask(number, NOW, padding=5 * MB)
+            peer.send(1000)
+        while any(peer.unsent for peer in peers):
+            for peer in peers:
+                peer.send()
+            assert small.loop.memory.used_bytes <= (4 + 8) * MB
+        for peer in peers:
+            peer.exchange()
+        assert [peer.numbers() for peer in peers] == [[0], [1], [2], [3]]
+        assert (small.loop.memory.used_bytes, small.loop.memory.waiting) == (0, 0)
+
+
+def pass_time(stage: Stage, seconds: float) -> None:
+    """As if it were that much later, to those who look whether others stall."""
+    was = stage.loop.time
+    stage.loop.time = lambda: was() + seconds
+    look_at_fillers(stage.loop)
+    stage.tick()
+
+
+def test_while_others_wait_for_memory_a_silent_peer_loses_its_own_and_a_slow_one_does_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with staged(memory_bytes=2 * MB) as small:
+        silent, slow, honest = small.connect(), small.connect(), small.connect()
+        for peer in (silent, slow, honest):
+            peer.ask(1, NOW, padding=900_000)
+            peer.send(70_000)
+        assert small.loop.memory.waiting == 1
+        pass_time(small, 9)
+        assert is_open(silent), "not yet"
+        slow.send(20_000)
+        pass_time(small, 2)
+        assert [is_open(peer) for peer in (silent, slow, honest)] == [False, True, True]
+        assert "and others wait for memory" in caplog.text
+        pass_time(small, 100)
+        for peer in (honest, slow):
+            peer.exchange()
+            assert peer.numbers() == [1]
+        assert not small.loop.memory.fillers
+
+
+def test_a_peer_may_be_silent_for_long_while_nobody_waits_for_its_memory() -> None:
+    with staged(memory_bytes=2 * MB) as small:
+        silent, other = small.connect(), small.connect()
+        for peer in (silent, other):
+            peer.ask(1, NOW, padding=900_000)
+            peer.send(70_000)
+        pass_time(small, 100)
+        assert not small.loop.memory.is_watched
+        silent.exchange()
+        assert silent.numbers() == [1]
+
+
+def test_who_is_not_read_from_does_not_stall() -> None:
+    with staged(memory_bytes=MB) as small:
+        muted, waiting = small.connect(), small.connect()
+        for peer in (muted, waiting):
+            peer.ask(1, NOW, padding=900_000)
+            peer.send(70_000)
+        assert small.loop.memory.is_watched
+        muted.connection.mute(1000)
+        pass_time(small, 100)
+        assert is_open(muted)
+        muted.connection._unmute()
+        pass_time(small, 9)
+        assert is_open(muted)
+        pass_time(small, 2)
+        assert not is_open(muted)
+        waiting.exchange()
+        assert waiting.numbers() == [1]
+
+
 def test_a_muted_connection_takes_nothing_until_the_last_of_its_mutes_ends(
     stage: Stage, peer: Peer
 ) -> None:
@@ -403,6 +525,26 @@ def test_a_peer_that_only_stops_sending_gets_every_answer(stage: Stage, peer: Pe
     assert peer.hung_up, "and then we leave too"
 
 
+@pytest.mark.parametrize("kind", [LATER, HELD, PROMISED])
+def test_what_was_kept_is_handled_also_if_the_end_is_seen_first(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The answer that it waited for is known, and the end comes in the same turn of the loop."""
+    monkeypatch.setattr(answers_module, "_MAX_ANSWERS", 1)
+    with staged() as stage:
+        peer = stage.connect()
+        for number, each in enumerate([kind, SILENT, NOW]):
+            peer.ask(number, each)
+        peer.send()
+        stage.tick()
+        (first,) = stage.handled
+        first.done.set_result(answer_to(first))
+        peer.socket.shutdown(socket.SHUT_WR)
+        peer.exchange()
+        assert numbers(stage.handled) == [0, 1, 2]
+        assert peer.numbers() == [0, 2]
+
+
 def test_a_slow_reader_that_stops_sending_gets_every_answer(stage: Stage) -> None:
     peer = stage.connect(send_buffer=SMALL_BUFFER)
     for number in range(20):
@@ -435,7 +577,7 @@ def test_a_muted_peer_that_stops_sending_is_answered_when_its_time_has_come(
     assert (peer.numbers(), peer.hung_up) == ([1, 2], True)
 
 
-@pytest.mark.parametrize("kind", [HELD, RUNNING])
+@pytest.mark.parametrize("kind", HOLDING)
 def test_nothing_is_waited_for_on_behalf_of_a_peer_that_has_left(
     stage: Stage, peer: Peer, kind: str
 ) -> None:
@@ -462,11 +604,14 @@ def test_an_unfinished_frame_at_the_end_is_dropped(stage: Stage, peer: Peer) -> 
 
 @pytest.mark.parametrize(
     "state",
-    ["idle", "held", "running", "later", "filling", "starved", "blocked", "muted", "partial"],
+    [
+        *("idle", "held", "running", "later", "filling", "starved", "growing"),
+        *("blocked", "muted", "partial"),
+    ],
 )
 @pytest.mark.parametrize("closer", ["peer", "broker"])
 def test_a_connection_that_ends_in_any_state_leaves_nothing_behind(state: str, closer: str) -> None:
-    with staged(memory_bytes=MB) as stage:
+    with staged(memory_bytes=2 * MB if state == "growing" else MB) as stage:
         hog = stage.connect()
         peer = stage.connect(send_buffer=SMALL_BUFFER)
         enter(state, peer, hog)
@@ -488,6 +633,7 @@ def test_a_connection_that_ends_in_any_state_leaves_nothing_behind(state: str, c
         gc.collect(1)
         assert its_socket() is None
         assert (stage.loop.memory.used_bytes, stage.loop.memory.waiting) == (0, 0)
+        assert not stage.loop.memory.fillers
         assert not stage.listener._connections
         assert len(stage.tasks) == 0
 
@@ -508,6 +654,14 @@ def enter(state: str, peer: Peer, hog: Peer) -> None:
             del hog.unsent[:]
             enter("filling", peer, hog)
             assert peer.connection._loop.memory.waiting == 1
+        case "growing":
+            hog.ask(1, NOW, padding=LARGE)
+            hog.send(70_000)
+            del hog.unsent[:]
+            peer.ask(1, NOW, padding=2 * MB)
+            while not peer.connection._loop.memory.waiting:
+                peer.send()
+            del peer.unsent[:]
         case "blocked":
             peer.ask(1, NOW, answer_bytes=MB)
         case "muted":
@@ -539,105 +693,3 @@ def test_closing_twice_is_closing_once(stage: Stage, peer: Peer) -> None:
         peer.connection.close("again")
     peer.connection.mute(10)
     assert stage.services.metrics.listener("TEST").closed.value == 1
-
-
-# Any history -----------------------------------------------------------------------------------
-
-
-class ConnectionMachine(RuleBasedStateMachine):
-    """Two peers that send and read as they like, requests that end in any order, little memory."""
-
-    @initialize()
-    def begin(self) -> None:
-        self._context = staged(memory_bytes=MB)
-        self.stage = self._context.__enter__()
-        self.peers = [self.stage.connect(send_buffer=SMALL_BUFFER) for _ in range(2)]
-        self.scripts: list[list[tuple[str, int]]] = [[], []]
-
-    @rule(
-        who=st.integers(0, 1),
-        kind=st.sampled_from(KINDS),
-        padding=st.sampled_from([0, 10, 5000, LARGE, LARGE, 2 * LARGE]),
-        answer_bytes=st.sampled_from([0, 0, 0, 100, 50_000]),
-    )
-    def ask(self, who: int, kind: str, padding: int, answer_bytes: int) -> None:
-        number = len(self.scripts[who])
-        self.peers[who].ask(number, kind, padding=padding, answer_bytes=answer_bytes)
-        self.scripts[who].append((kind, answer_bytes))
-
-    @rule(who=st.integers(0, 1), limit=st.sampled_from([1, 50, 1000, 70_000, 70_000, 1 << 20]))
-    def send(self, who: int, limit: int) -> None:
-        self.peers[who].send(limit)
-
-    @rule(who=st.integers(0, 1), limit=st.sampled_from([1, 100, 10_000, 1 << 20]))
-    def read(self, who: int, limit: int) -> None:
-        self.peers[who].read(limit)
-
-    @rule(who=st.integers(0, 1), choice=st.integers(0, 50))
-    def finish(self, who: int, choice: int) -> None:
-        waiting = self.stage.waiting(self.peers[who])
-        if waiting:
-            self.stage.finish(waiting[choice % len(waiting)])
-
-    @rule(who=st.integers(0, 1), muted=st.booleans())
-    def mute(self, who: int, muted: bool) -> None:
-        connection = self.peers[who].connection
-        if muted:
-            connection.mute(3600)
-        elif connection._unmuting is not None:
-            connection._unmuting.cancel()
-            connection._unmute()
-
-    def handled(self, who: int) -> list[Asked]:
-        return [asked for asked in self.stage.handled if asked.peer == self.peers[who].name]
-
-    def expected(self, who: int) -> list[tuple[int, int, int]]:
-        return [
-            (number, CODES.get(kind, 0), 0 if kind in CODES else answer_bytes)
-            for number, (kind, answer_bytes) in enumerate(self.scripts[who])
-            if kind != SILENT
-        ]
-
-    @invariant()
-    def requests_are_taken_and_answered_in_order(self) -> None:
-        for who, peer in enumerate(self.peers):
-            handled = self.handled(who)
-            assert numbers(handled) == list(range(len(handled)))
-            for asked in handled[:-1]:
-                assert not (asked.kind in (HELD, RUNNING) and asked.waits)
-            answers = peer.answers()
-            assert answers == self.expected(who)[: len(answers)]
-            assert is_open(peer)
-
-    @invariant()
-    def memory_is_bounded(self) -> None:
-        assert self.stage.loop.memory.used_bytes <= MB
-
-    def teardown(self) -> None:
-        try:
-            self.everything_is_answered_in_the_end()
-        finally:
-            self._context.__exit__(None, None, None)
-
-    def everything_is_answered_in_the_end(self) -> None:
-        for who in (0, 1):
-            self.mute(who, False)
-        for _ in range(3):
-            for peer in self.peers:
-                peer.exchange()
-                while waiting := self.stage.waiting(peer):
-                    self.stage.finish(waiting[0])
-                    peer.exchange()
-        for who, peer in enumerate(self.peers):
-            assert peer.answers() == self.expected(who)
-            peer.socket.close()
-        self.stage.tick()
-        memory = self.stage.loop.memory
-        assert (memory.used_bytes, memory.waiting) == (0, 0)
-        assert not self.stage.listener._connections
-
-
-ConnectionMachine.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=40, deadline=None
-)
-TestConnectionHistories = ConnectionMachine.TestCase

@@ -125,6 +125,24 @@ def test_small_answers_leave_with_one_system_call(
     assert calls == [5000]
 
 
+@pytest.mark.parametrize(("size", "together"), [(20_000, True), (200_000, False)])
+def test_the_head_of_an_answer_leaves_together_with_a_small_slice_and_before_a_large_one(
+    wire: Wire, file: SegmentFile, monkeypatch: pytest.MonkeyPatch, size: int, together: bool
+) -> None:
+    flags = []
+
+    class Noting:
+        def send(self, data: bytes, given: int) -> int:
+            flags.append(given)
+            return len(data)
+
+    monkeypatch.setattr(wire.outbox, "_socket", Noting())
+    monkeypatch.setattr(Outbox, "_send_slice", lambda outbox, _: outbox.clear())
+    wire.outbox.put([b"head", FileSlice(file, 0, size)])
+    wire.outbox.flush()
+    assert flags == [socket.MSG_MORE if together else 0]
+
+
 def test_a_file_is_let_go_of_when_its_slice_has_left_or_will_not(
     wire: Wire, file: SegmentFile
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.kafka import server
 from penstock.kafka.server import ConnectionLimits, bind
 from tests.support.stage import HELD, MB, NOW, Stage, frame, staged
 
@@ -82,6 +83,46 @@ def test_who_connects_before_the_door_opens_is_answered_later() -> None:
         stage.listener.open()
         assert serves(stage, sock)
         sock.close()
+
+
+@pytest.mark.parametrize(("near_us", "fits"), [(60_000_000, True), (1, False)])
+def test_a_peer_that_is_near_gets_a_small_send_buffer_and_any_other_the_kernels(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, near_us: int, fits: bool
+) -> None:
+    monkeypatch.setattr(server, "_NEAR_US", near_us)
+    asked = server._NEAR_SEND_BUFFER_BYTES
+    with dial(stage, "127.0.0.2"):  # as good as another host
+        actual = taken(stage).getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        assert (actual == 2 * asked) == fits
+
+
+def test_what_goes_to_a_peer_on_this_host_is_not_paced(stage: Stage) -> None:
+    with dial(stage):
+        assert congestion_control(taken(stage)) == "reno"
+
+
+def test_what_goes_to_another_host_is_sent_as_the_operator_has_set_it(stage: Stage) -> None:
+    with socket.socket() as other, dial(stage, "127.0.0.2"):
+        assert congestion_control(taken(stage)) == congestion_control(other)
+
+
+def test_where_the_kernel_cannot_be_told_so_they_are_served_all_the_same(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_UNPACED", b"no such")
+    with dial(stage) as sock:
+        assert serves(stage, sock)
+
+
+def taken(stage: Stage) -> socket.socket:
+    """Our end of the one connection that there is."""
+    (connection,) = stage.listener._connections
+    return connection._socket
+
+
+def congestion_control(sock: socket.socket) -> str:
+    name = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+    return name.rstrip(b"\0").decode()
 
 
 def test_connections_are_taken_up_to_the_limit_of_one_address_and_of_all(

@@ -3,7 +3,6 @@
 A reader gets whole batches, at least one where there is any, and never a byte past what it may see.
 """
 
-import asyncio
 from collections.abc import Awaitable
 from typing import NamedTuple
 
@@ -12,7 +11,9 @@ from penstock.broker.waiters import Waiter
 from penstock.kafka import leader_hints
 from penstock.kafka.closest_replica import Redirect, closest_replica
 from penstock.kafka.context import Context
-from penstock.kafka.fetch_sessions import NO_REPLICA, FetchPartition, replica_of
+from penstock.kafka.fetch_sessions import NO_REPLICA, FetchPartition, Wanted, replica_of
+from penstock.kafka.known_fetch import KnownFetch
+from penstock.kafka.promise import Promise
 from penstock.kafka.security import Operation, ResourceType
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.storage.epochs import EpochEnd
@@ -48,9 +49,25 @@ def handle(request: FetchRequest, context: Context) -> FetchResponse | Awaitable
     replica_id = replica_of(request, context.version)
     if replica_id != NO_REPLICA:
         replica = _check_replica(replica_id, request, context)
-    fetch = Fetch(request, context, replica)
+    now_ms = context.clock.monotonic_ms()
+    wanted = context.services.sessions.resolve(request, context.version, now_ms)
+    return _begin(Fetch(request, context, replica, wanted))
+
+
+def _begin(fetch: "Fetch") -> FetchResponse | Awaitable[FetchResponse]:
     look = fetch.look()
     return fetch.wait(look.lacking_bytes) if look.lacking_bytes > 0 else fetch.answer(look)
+
+
+class FetchAgain(KnownFetch):
+    """Handles the known request: with the offsets that it has now."""
+
+    __slots__ = ()
+
+    def handle(
+        self, request: FetchRequest, context: Context
+    ) -> FetchResponse | Awaitable[FetchResponse]:
+        return _begin(Fetch(request, context, None, Wanted(None, self.wanted, True)))
 
 
 def _check_replica(replica_id: int, request: FetchRequest, context: Context) -> tuple[int, int]:
@@ -76,6 +93,7 @@ class Fetch:
 
     __slots__ = (
         "_context",
+        "_empty",
         "_enough",
         "_held",
         "_is_full",
@@ -86,7 +104,11 @@ class Fetch:
     )
 
     def __init__(
-        self, request: FetchRequest, context: Context, replica: tuple[int, int] | None
+        self,
+        request: FetchRequest,
+        context: Context,
+        replica: tuple[int, int] | None,
+        wanted: Wanted,
     ) -> None:
         """`replica`: the id and epoch of a broker that follows; None: a consumer reads."""
         self._request = request
@@ -94,9 +116,8 @@ class Fetch:
         self._replica = replica
         self._held: set[FetchPartition] = set()  # throttled: more of them must wait
         self._enough: Look | None = None  # the one that has just ended the waiting
-        self._session, self._partitions, self._is_full = context.services.sessions.resolve(
-            request, context.version, context.clock.monotonic_ms()
-        )
+        self._empty: dict[FetchPartition, Read] = {}  # where there was nothing to read yet
+        self._session, self._partitions, self._is_full = wanted
 
     def _wanted(self) -> list[FetchPartition]:
         """All that a full fetch names; of a session, what has something to say."""
@@ -132,8 +153,8 @@ class Fetch:
 
     # Looking -----------------------------------------------------------------------------------
 
-    def look(self) -> Look:
-        """Read what is there, within the limits of the request.
+    def look(self, *, again: bool = False) -> Look:
+        """Read what is there, within the limits of the request. `again`: only where something has been committed since.
 
         Until something was read, a batch may be larger than any limit; from then on none (KIP-74).
         """
@@ -143,6 +164,9 @@ class Fetch:
         found: list[tuple[FetchPartition, Outcome]] = []
         empty = True
         for wanted in self._wanted():
+            if again and (nothing := self._still_empty(wanted)) is not None:
+                found.append((wanted, nothing))
+                continue
             limit = min(wanted.max_bytes, left_bytes)
             try:
                 partition = self._find(wanted)
@@ -163,10 +187,19 @@ class Fetch:
                 empty = False
                 left_bytes -= read.size_bytes
                 lacking_bytes -= read.size_bytes
+            elif self._replica is None:
+                self._empty[wanted] = read
             if lacking_bytes > 0 and self._is_urgent(wanted, read):
                 lacking_bytes = 0
         nothing_to_wait_for = not found and not self._session  # nor anything in a session
         return Look(found, 0 if nothing_to_wait_for else lacking_bytes)
+
+    def _still_empty(self, wanted: FetchPartition) -> Read | None:
+        """What the last look found, if that was nothing and no more is committed; any other change ends the waiting."""
+        read, partition = self._empty.get(wanted), wanted.partition
+        if read is None or partition is None or partition.high_watermark != read.high_watermark:
+            return None
+        return read
 
     def _doubt(self, wanted: FetchPartition) -> None:
         """A replica in its present session knows of a later epoch: what this leader alone takes may be lost (B6)."""
@@ -221,16 +254,16 @@ class Fetch:
 
     # Waiting -----------------------------------------------------------------------------------
 
-    def wait(self, lacking_bytes: int) -> asyncio.Future[FetchResponse]:
+    def wait(self, lacking_bytes: int) -> Promise[FetchResponse]:
         """The answer, once there is enough, something changed, or the time is up."""
         loop, session = self._context.services.replicas.loop, self._session
-        future: asyncio.Future[FetchResponse] = loop.create_future()
+        promise: Promise[FetchResponse] = Promise()
         watched = [w.partition for w in self._partitions if w.partition] if session is None else []
         waiter = Waiter(
             watched,
             lacking_bytes,
             self._request.max_wait_ms / 1000,
-            lambda: self._fulfil(future),
+            lambda: self._fulfil(promise),
             loop,
             recount=self._look_again,
             wary=self._request.isolation_level != 0,
@@ -238,11 +271,11 @@ class Fetch:
         )
         if session is not None:
             session.parked = waiter
-        future.add_done_callback(lambda _: self._waited(waiter))
-        return future
+        promise.add_done_callback(lambda _: self._waited(waiter))
+        return promise
 
     def _look_again(self) -> int:
-        look = self.look()
+        look = self.look(again=True)
         self._enough = look if look.lacking_bytes <= 0 else None
         return look.lacking_bytes
 
@@ -252,27 +285,29 @@ class Fetch:
         if self._session is not None and self._session.parked is waiter:
             self._session.parked = None
 
-    def _fulfil(self, future: "asyncio.Future[FetchResponse]") -> None:
-        if future.done():
+    def _fulfil(self, promise: Promise[FetchResponse]) -> None:
+        if promise.done():
             return
         try:
             answer = self.answer(self._enough or self.look())
-        except Exception as error:  # noqa: BLE001 - it reaches the connection through the future
-            future.set_exception(error)
+        except Exception as error:  # noqa: BLE001 - it reaches the connection through the promise
+            promise.set_exception(error)
             return
         if isinstance(answer, FetchResponse):
-            future.set_result(answer)
+            promise.set_result(answer)
         else:
-            self._context.services.spawn(_relay(answer, future), "fetch")
+            self._context.services.spawn(_relay(answer, promise), "fetch")
 
     # Answering ---------------------------------------------------------------------------------
 
     def answer(self, look: Look) -> FetchResponse | Awaitable[FetchResponse]:
         response = FetchResponse()
         slices: list[FileSlice] = []
+        is_any_refused = False
         for wanted, outcome in look.found:
             if isinstance(outcome, BrokerError):
                 data = self._refused(wanted, outcome)
+                is_any_refused = True
             elif isinstance(outcome, EpochEnd):
                 data = self._diverging(wanted, outcome)
             elif isinstance(outcome, Redirect):
@@ -288,7 +323,7 @@ class Fetch:
                 self._note_answer(wanted, outcome)
         if self._session is not None:
             response.session_id = self._session.id
-        if any(isinstance(outcome, BrokerError) for _, outcome in look.found):
+        if is_any_refused:
             self._tell_places(response)
         cold = [piece for piece in slices if not is_resident(piece)]
         return self._warmed(response, cold) if cold else response
@@ -420,15 +455,13 @@ def _aborted(read: Read) -> list[AbortedTransaction] | None:
     ]
 
 
-async def _relay(answer: Awaitable[FetchResponse], future: "asyncio.Future[FetchResponse]") -> None:
+async def _relay(answer: Awaitable[FetchResponse], promise: Promise[FetchResponse]) -> None:
     try:
         response = await answer
-    except Exception as error:  # noqa: BLE001 - it reaches the connection through the future
-        if not future.done():
-            future.set_exception(error)
+    except Exception as error:  # noqa: BLE001 - it reaches the connection through the promise
+        promise.set_exception(error)
     else:
-        if not future.done():
-            future.set_result(response)
+        promise.set_result(response)
 
 
 def _warm_all(cold: list[FileSlice]) -> None:

@@ -1,5 +1,6 @@
 """FindCoordinator: the broker that looks after a group or a transactional id: the leader of its partition."""
 
+import asyncio
 from typing import Final
 
 from penstock.kafka.context import Context
@@ -15,15 +16,12 @@ from penstock.wire.messages.find_coordinator import (
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
 _BATCHED_SINCE: Final = 4
+_SLICE_CHARS: Final = 32_768  # of keys, whose hashes take time, between two chances for others
 
 
 async def handle(request: FindCoordinatorRequest, context: Context) -> FindCoordinatorResponse:
     if context.version >= _BATCHED_SINCE:
-        return FindCoordinatorResponse(
-            coordinators=[
-                await _answer(key, request.key_type, context) for key in request.coordinator_keys
-            ]
-        )
+        return FindCoordinatorResponse(coordinators=await _answers(request, context))
     return _unbatched(await _answer(request.key, request.key_type, context))
 
 
@@ -33,6 +31,18 @@ def refuse(request: FindCoordinatorRequest, error: BrokerError) -> FindCoordinat
             coordinators=[_refused(key, error) for key in request.coordinator_keys]
         )
     return _unbatched(_refused(request.key, error))
+
+
+async def _answers(request: FindCoordinatorRequest, context: Context) -> list[Coordinator]:
+    answers = []
+    chars = 0
+    for key in request.coordinator_keys:
+        answers.append(await _answer(key, request.key_type, context))
+        chars += len(key)
+        if chars >= _SLICE_CHARS:
+            chars = 0
+            await asyncio.sleep(0)
+    return answers
 
 
 async def _answer(key: str, key_type: int, context: Context) -> Coordinator:

@@ -1,4 +1,10 @@
-"""OffsetFetch: the positions that groups have committed. A group that is not known has none."""
+"""OffsetFetch: the positions that groups have committed. A group that is not known has none.
+
+Who asks a broker that is not the group's coordinator is told so for the group, as by Kafka, and for each partition that its
+offset is not stable. librdkafka looks for a coordinator after the first, and asks again only after the second: without it,
+it waits for ever with partitions that it does not read (its issue 5586). So it does with a member's stale epoch that is not
+told for each partition too. Other clients look at the group's code first.
+"""
 
 import asyncio
 from collections.abc import Awaitable
@@ -23,6 +29,12 @@ from penstock.wire.messages.offset_fetch import (
 
 _BATCHED_FROM: Final = 8
 _CODE_AT_TOP_FROM: Final = 2
+_UNSTABLE_FROM: Final = 7
+_ASK_AGAIN: Final = {
+    ErrorCode.NOT_COORDINATOR: ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    ErrorCode.STALE_MEMBER_EPOCH: ErrorCode.STALE_MEMBER_EPOCH,
+}
 GroupAnswer = OffsetFetchResponseGroup | asyncio.Future[OffsetFetchResponseGroup]
 
 
@@ -44,7 +56,7 @@ async def _later(
         try:
             done.append(await answer if isinstance(answer, asyncio.Future) else answer)
         except BrokerError as error:
-            done.append(_refused(asked, error.code))
+            done.append(_refused(asked, error.code, context.version))
     return _finish(done, context)
 
 
@@ -67,7 +79,7 @@ def _fetch(asked: OffsetFetchRequestGroup, require_stable: bool, context: Contex
             OffsetFetchResponseGroup,
         )
     except BrokerError as error:
-        return _refused(asked, error.code)
+        return _refused(asked, error.code, context.version)
 
 
 def _read(
@@ -75,6 +87,8 @@ def _read(
 ) -> OffsetFetchResponseGroup:
     group = shard.groups.get(asked.group_id)
     found = commits.fetch(shard.offsets, group, asked, require_stable=require_stable)
+    if found.error_code:
+        return _refused(asked, ErrorCode(found.error_code), context.version)
     topics = []
     for topic in found.topics:
         if context.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
@@ -98,29 +112,34 @@ def _nothing(index: int, code: ErrorCode) -> OffsetFetchResponsePartitions:
     )
 
 
-def _refused(asked: OffsetFetchRequestGroup, code: ErrorCode) -> OffsetFetchResponseGroup:
-    """The partitions are named for the oldest clients: they look for errors only there."""
-    topics = [
-        OffsetFetchResponseTopics(
-            name=topic.name, partitions=[_nothing(i, code) for i in topic.partition_indexes]
-        )
-        for topic in asked.topics or ()
-    ]
+def _refused(
+    asked: OffsetFetchRequestGroup, code: ErrorCode, version: int
+) -> OffsetFetchResponseGroup:
+    topics = []
+    if (partition_code := _refused_partition(code, version)) is not None:
+        topics = [
+            OffsetFetchResponseTopics(
+                name=topic.name,
+                partitions=[_nothing(i, partition_code) for i in topic.partition_indexes],
+            )
+            for topic in asked.topics or ()
+        ]
     return OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics, error_code=code)
+
+
+def _refused_partition(code: ErrorCode, version: int) -> ErrorCode | None:
+    """What each partition of a refused group is told; None: they are not named."""
+    if version < _CODE_AT_TOP_FROM:
+        return code  # the oldest clients look for errors only there
+    return _ASK_AGAIN.get(code) if version >= _UNSTABLE_FROM else None
 
 
 def _finish(groups: list[OffsetFetchResponseGroup], context: Context) -> OffsetFetchResponse:
     if context.version >= _BATCHED_FROM:
-        for group in groups:
-            if group.error_code:
-                group.topics = []
         return OffsetFetchResponse(groups=groups)
     (group,) = groups
-    told = group.topics
-    if group.error_code and context.version >= _CODE_AT_TOP_FROM:
-        told = []
     return OffsetFetchResponse(
-        topics=[_old_topic(topic) for topic in told], error_code=group.error_code
+        topics=[_old_topic(topic) for topic in group.topics], error_code=group.error_code
     )
 
 

@@ -1,19 +1,22 @@
 """Produce: batches go into their logs in arrival order; only the acknowledgement may have to wait."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from penstock.broker.partition import Topic
+from penstock.broker.partition import Partition, Topic
 from penstock.broker.verification import Verification
 from penstock.kafka import leader_hints, txn_produce
+from penstock.kafka.api import Together
 from penstock.kafka.contact import check_contact
 from penstock.kafka.context import Context
 from penstock.kafka.hangup import HangUp
 from penstock.kafka.security import Operation, ResourceType
+from penstock.kafka.twins import twins
 from penstock.kafka.txn_produce import NOTHING_VERIFIED, Admission, Preparation
-from penstock.model.errors import BrokerError, ErrorCode, InvalidRecord
+from penstock.model.errors import BrokerError, ErrorCode, InvalidRecord, OutOfOrderSequence
+from penstock.storage.log import Appended
 from penstock.transactions.state import Producer
 from penstock.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -65,6 +68,61 @@ def handle(
     return _append_all(request, context)
 
 
+def handle_together(
+    request: ProduceRequest, context: Context, frame: memoryview, body_at: int, rest: memoryview
+) -> Together | None:
+    """The request, and those after it that differ in their records alone: one write for all of them.
+
+    None, and nothing is done: there are no such ones, or each must be handled, or refused, by itself.
+    """
+    if not _may_have_twins(request, context):
+        return None
+    data = request.topic_data[0].partition_data[0]
+    assert data.records is not None
+    try:
+        topic = _writable(request.topic_data[0], context)
+        partition = _ready(topic, data.index, request.acks, context)
+        if not partition.takes_runs:
+            return None
+        found = twins(request, context.version, frame, body_at, rest)
+        if not found:
+            return None
+        run = [data.records, *(twin.records for twin in found)]
+        for records in run if context.services.refusals else ():
+            _check_order(partition, request.topic_data[0], records, context)
+        appended = partition.append_run(
+            run,
+            now_ms=context.services.clock.wall_ms(),
+            zstd=context.version >= _ZSTD_SINCE_VERSION,
+        )
+    except BrokerError:
+        return None
+    if appended is None:
+        return None
+    if context.services.refusals:
+        _settle(request.topic_data[0], data.index, run, context)
+    numbers = [context.header.correlation_id, *(twin.correlation_id for twin in found)]
+    replies: list[tuple[int, ProduceResponse | Awaitable[ProduceResponse]]] = []
+    for number, records, each in zip(numbers, run, appended, strict=True):
+        waits: list[Wait] = []
+        accepted = _accepted(partition, each, len(records), request.acks, waits)
+        response = ProduceResponse(responses=[_topic_response(request.topic_data[0], [accepted])])
+        replies.append((number, _answer(response, waits, request.timeout_ms, context)))
+    return Together(replies, found[-1].end)
+
+
+def _may_have_twins(request: ProduceRequest, context: Context) -> bool:
+    topics = request.topic_data
+    return (
+        len(topics) == 1
+        and len(topics[0].partition_data) == 1
+        and topics[0].partition_data[0].records is not None
+        and request.acks in (_LEADER_ACK, _ALL_ACK)
+        and request.transactional_id is None
+        and context.version >= _FIRST_VERSION
+    )
+
+
 def _append_all(
     request: ProduceRequest,
     context: Context,
@@ -83,10 +141,15 @@ def _append_all(
     if request.acks == _NO_ACK:
         _hang_up_if_failed(response)
         return None
-    if not job.waits:
+    return _answer(response, job.waits, request.timeout_ms, context)
+
+
+def _answer(
+    response: ProduceResponse, waits: list[Wait], timeout_ms: int, context: Context
+) -> ProduceResponse | Awaitable[ProduceResponse]:
+    if not waits:
         return response
-    loop = context.services.replicas.loop
-    return Acknowledgement(response, job.waits, request.timeout_ms, loop).answer
+    return Acknowledgement(response, waits, timeout_ms, context.services.replicas.loop).answer
 
 
 def _keep_records(request: ProduceRequest) -> None:
@@ -140,19 +203,31 @@ def _refusal_of_all(request: ProduceRequest, context: Context) -> BrokerError | 
 def _append_topic(data: TopicProduceData, job: Job) -> TopicProduceResponse:
     context = job.context
     try:
-        topic = _topic(data, context)
-        context.authorize(Operation.WRITE, ResourceType.TOPIC, topic.name)
-        if topic.internal:
-            raise BrokerError(
-                f"'{topic.name}' is written by brokers only", ErrorCode.INVALID_TOPIC_EXCEPTION
-            )
+        topic = _writable(data, context)
     except BrokerError as error:
-        return _refuse_topic(data, _hide_if_unauthorized(data.name, context, error))
+        refusal = _hide_if_unauthorized(data.name, context, error)
+        for part in data.partition_data:
+            _refusal(data, part, refusal, context)
+        return _refuse_topic(data, refusal)
+    return _topic_response(data, [_append(topic, data, part, job) for part in data.partition_data])
+
+
+def _topic_response(
+    data: TopicProduceData, partitions: list[PartitionProduceResponse]
+) -> TopicProduceResponse:
     return TopicProduceResponse(
-        name=data.name,
-        topic_id=data.topic_id,
-        partition_responses=[_append(topic, partition, job) for partition in data.partition_data],
+        name=data.name, topic_id=data.topic_id, partition_responses=partitions
     )
+
+
+def _writable(data: TopicProduceData, context: Context) -> Topic:
+    topic = _topic(data, context)
+    context.authorize(Operation.WRITE, ResourceType.TOPIC, topic.name)
+    if topic.internal:
+        raise BrokerError(
+            f"'{topic.name}' is written by brokers only", ErrorCode.INVALID_TOPIC_EXCEPTION
+        )
+    return topic
 
 
 def _topic(data: TopicProduceData, context: Context) -> Topic:
@@ -178,44 +253,97 @@ def _hide_if_unauthorized(name: str, context: Context, error: BrokerError) -> Br
     return error
 
 
-def _append(topic: Topic, data: PartitionProduceData, job: Job) -> PartitionProduceResponse:
+def _append(
+    topic: Topic, named: TopicProduceData, data: PartitionProduceData, job: Job
+) -> PartitionProduceResponse:
     request, context, admission, waits, _ = job
-    metrics = topic.metrics
-    services = context.services
     try:
-        partition = services.replicas.partition(topic, data.index)
+        partition = _ready(topic, data.index, request.acks, context)
         if data.records is None:
             raise InvalidRecord(f"{partition}: a produce without records")
-        if request.acks == _ALL_ACK:
-            partition.check_in_sync()
-        elif services.replicas.is_cut_off:
-            check_contact(partition, services)
         if admission is not None:
             admission.admit(partition, data.records)
+        if context.services.refusals:
+            _check_order(partition, named, data.records, context)
         appended = partition.append(
             data.records,
-            now_ms=services.clock.wall_ms(),
+            now_ms=context.services.clock.wall_ms(),
             transactional=admission is not None,
             zstd=context.header.api_version >= _ZSTD_SINCE_VERSION,
         )
     except BrokerError as error:
-        metrics.failed_produce_requests.value += 1
+        topic.metrics.failed_produce_requests.value += 1
+        error = _refusal(named, data, error, context)
         refused = _refuse_partition(data, error)
         if error.code in leader_hints.MOVED:
             _tell_leader(refused, topic.name, job)
         return refused
+    if context.services.refusals:
+        _settle(named, data.index, [data.records], context)
+    return _accepted(partition, appended, len(data.records), request.acks, waits)
+
+
+def _check_order(
+    partition: Partition, named: TopicProduceData, records: memoryview, context: Context
+) -> None:
+    """Of a producer that the log does not know any sequence may be the next, but for one that overtakes another."""
+    refusals, now_ms = context.services.refusals, context.clock.monotonic_ms()
+    overtaken = refusals.overtaken_by(_name(named), partition.index, records, now_ms)
+    if overtaken is not None and not partition.log.knows_producer_of(records):
+        raise overtaken
+
+
+def _refusal(
+    named: TopicProduceData, data: PartitionProduceData, error: BrokerError, context: Context
+) -> BrokerError:
+    """What to answer for a batch that `error` refuses."""
+    refusals, now_ms = context.services.refusals, context.clock.monotonic_ms()
+    if isinstance(error, OutOfOrderSequence):
+        return refusals.overtaken_by(_name(named), data.index, data.records, now_ms) or error
+    refusals.note(_name(named), data.index, data.records, error, now_ms)
+    return error
+
+
+def _settle(
+    named: TopicProduceData, index: int, run: Sequence[memoryview], context: Context
+) -> None:
+    """They are in the log: nothing that was refused is still to come before them."""
+    for records in run:
+        context.services.refusals.settle(_name(named), index, records)
+
+
+def _name(named: TopicProduceData) -> str | bytes:
+    return named.name or named.topic_id
+
+
+def _ready(topic: Topic, index: int, acks: int, context: Context) -> Partition:
+    """The partition, as far as it may be written with these acks."""
+    services = context.services
+    partition = services.replicas.partition(topic, index)
+    if acks == _ALL_ACK:
+        partition.check_in_sync()
+    elif services.replicas.is_cut_off:
+        check_contact(partition, services)
+    return partition
+
+
+def _accepted(
+    partition: Partition, appended: Appended, size_bytes: int, acks: int, waits: list[Wait]
+) -> PartitionProduceResponse:
+    """The answer for records that are in the log; what it must wait for goes to `waits`."""
     next_offset = appended.last_offset + 1
+    metrics = partition.topic.metrics
     metrics.produce_requests.value += 1
     metrics.messages_in.value += next_offset - appended.base_offset
-    metrics.bytes_in.value += len(data.records)
+    metrics.bytes_in.value += size_bytes
     response = PartitionProduceResponse(
-        index=data.index,
+        index=partition.index,
         base_offset=appended.base_offset,
         log_append_time_ms=appended.append_time_ms,
         log_start_offset=appended.start_offset,
     )
-    if next_offset > partition.high_watermark and request.acks != _NO_ACK:
-        wait_for = partition.committed if request.acks == _ALL_ACK else partition.written
+    if next_offset > partition.high_watermark and acks != _NO_ACK:
+        wait_for = partition.committed if acks == _ALL_ACK else partition.written
         committed = wait_for(next_offset)
         if committed is not None:
             waits.append((response, committed))

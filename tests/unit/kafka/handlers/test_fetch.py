@@ -1,4 +1,5 @@
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,24 @@ def test_one_answer_tells_of_all_that_grew_in_a_tick(engine: Engine, reader: Rea
     append(engine, B0)
     engine.tick()
     assert counts(reader, waits.result()) == {A0: 1, B0: 1}
+
+
+def test_who_waits_for_many_reads_again_only_where_something_was_committed(
+    engine: Engine, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: Counter[str] = Counter()
+    read = Partition.read
+
+    def counted(self: Partition, *where: Any, **how: Any) -> Any:
+        reads[str(self)] += 1
+        return read(self, *where, **how)
+
+    monkeypatch.setattr(Partition, "read", counted)
+    waits = wait(reader, {A0: Part(), A1: Part(), B0: Part()}, min_bytes=1)
+    append(engine, B0)
+    engine.tick()
+    assert counts(reader, waits.result()) == {A0: 0, A1: 0, B0: 1}
+    assert reads == {"a-0": 1, "a-1": 1, "b-0": 2}
 
 
 def test_when_its_time_is_up_a_fetch_gets_what_there_is(engine: Engine, reader: Reader) -> None:

@@ -1,7 +1,11 @@
+import asyncio
+
 import pytest
 
+from penstock.kafka.handlers import find_coordinator
 from penstock.kafka.security import Operation, ResourceType
 from penstock.model.errors import ErrorCode
+from penstock.wire.api_keys import ApiKey
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest
 from tests.support.context import ADDRESS, BROKER_ID, BrokerContext
 
@@ -23,6 +27,23 @@ def test_several_groups_are_answered_at_once(broker: BrokerContext, version: int
     assert (readers.key, readers.node_id, readers.error_message) == ("readers", BROKER_ID, None)
     assert (secret.key, secret.node_id) == ("secret", -1)
     assert secret.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+def test_many_long_keys_leave_others_their_turn(broker: BrokerContext) -> None:
+    broker.ask(FindCoordinatorRequest(key="readers"), 3)
+    request = FindCoordinatorRequest(coordinator_keys=["x" * 32_767] * 10)
+    turns: list[None] = []
+
+    async def ask() -> None:
+        context = broker.context(ApiKey.FIND_COORDINATOR, 4)
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(find_coordinator.handle(request, context))
+            while not asked.done():
+                turns.append(None)
+                await asyncio.sleep(0)
+
+    broker.run(ask())
+    assert len(turns) >= 5
 
 
 @pytest.mark.parametrize("version", range(1, 4))

@@ -70,12 +70,24 @@ def test_a_member_joins_in_every_version(broker: BrokerContext, version: int) ->
     assert [m.member_id for m in joined.members] == [joined.member_id]
 
 
-def test_the_first_version_has_one_timeout_for_everything(broker: BrokerContext) -> None:
+@pytest.mark.parametrize(("timeout_ms", "version"), [(-1, 0), (0, 3), (-2_000_000, 3)])
+def test_without_a_time_for_a_rebalance_a_member_has_its_session(
+    broker: BrokerContext, timeout_ms: int, version: int
+) -> None:
     find(broker)
-    broker.ask(join_request(session_timeout_ms=12_345, rebalance_timeout_ms=-1), 0)
+    broker.ask(join_request(session_timeout_ms=12_345, rebalance_timeout_ms=timeout_ms), version)
     (group,) = broker.services.groups.groups()
 
     assert [m.rebalance_timeout_ms for m in group.members.values()] == [12_345]  # type: ignore[union-attr] # it is a classic group
+
+
+def test_a_long_name_makes_no_id_that_could_not_be_written(broker: BrokerContext) -> None:
+    find(broker)
+    joined = broker.ask(join_request(group_instance_id="x" * 32_750), 5)
+    synced = broker.ask(sync_request(joined.member_id, 1, {joined.member_id: b"work"}))
+
+    assert (joined.error_code, synced.error_code) == (ErrorCode.NONE, ErrorCode.NONE)
+    assert len(joined.member_id) < 300
 
 
 @pytest.mark.parametrize("version", range(6))
@@ -233,6 +245,37 @@ def test_the_oldest_clients_find_errors_at_the_partitions(broker: BrokerContext)
     assert (answer.error_code, answer.topics) == (ErrorCode.GROUP_AUTHORIZATION_FAILED, [])
 
 
+def test_who_asks_the_wrong_broker_is_told_to_ask_again_for_each_partition(
+    broker: BrokerContext,
+) -> None:
+    """librdkafka asks the coordinator that it then finds only for partitions that are said not to be stable."""
+    old = OffsetFetchRequest(
+        group_id=GROUP, topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0, 3])]
+    )
+    new = OffsetFetchRequest(
+        groups=[
+            OffsetFetchRequestGroup(
+                group_id=GROUP,
+                topics=[OffsetFetchRequestTopics(name="t", partition_indexes=[0, 3])],
+            ),
+            OffsetFetchRequestGroup(group_id="all", topics=None),
+        ]
+    )
+    gone, unstable = ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.UNSTABLE_OFFSET_COMMIT
+
+    for version in (2, 6):
+        answer = broker.ask(old, version)
+        assert (answer.error_code, answer.topics) == (gone, [])
+    seventh = broker.ask(old, 7)
+    assert seventh.error_code == gone
+    named, everything = broker.ask(new, 8).groups
+    assert (named.error_code, everything.error_code, everything.topics) == (gone, gone, [])
+    for topics in (seventh.topics, named.topics):
+        (topic,) = topics
+        told = [(p.partition_index, p.committed_offset, p.error_code) for p in topic.partitions]
+        assert told == [(0, -1, unstable), (3, -1, unstable)]
+
+
 def test_a_topic_that_is_not_there_or_not_allowed_is_refused_in_its_place(
     broker: BrokerContext,
 ) -> None:
@@ -252,6 +295,20 @@ def test_a_topic_that_is_not_there_or_not_allowed_is_refused_in_its_place(
         ErrorCode.NONE,
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ]
+
+
+@pytest.mark.parametrize("partition", [-1, 2])
+def test_a_partition_that_is_not_there_is_refused_in_its_place(
+    broker: BrokerContext, partition: int
+) -> None:
+    broker.create_topic("t", 2)
+    find(broker)
+    request = commit_request(5, partition=partition)
+    request.topics[0].partitions += commit_request(6).topics[0].partitions
+
+    codes = commit_codes(broker.ask(request))
+    assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE]
+    assert committed(broker) == 6
 
 
 def test_a_topic_that_may_not_be_seen_is_hidden_in_what_is_told(broker: BrokerContext) -> None:

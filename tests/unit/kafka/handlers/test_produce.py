@@ -263,6 +263,64 @@ def test_writing_needs_the_right_to_write(broker: BrokerContext) -> None:
     assert "orders" not in (result.error_message or "")
 
 
+# When the lead changes hands -------------------------------------------------------------------
+
+
+def numbered(broker: BrokerContext, sequence: int) -> PartitionProduceResponse:
+    """The answer to one batch of an idempotent producer."""
+    records = batch(broker, producer_id=7, producer_epoch=0, base_sequence=sequence)
+    return ask(broker, 10, records=records, acks=ALL)
+
+
+def lead(broker: BrokerContext, partition: Partition) -> None:
+    image = broker.cluster.image.topics["orders"].partitions[0]
+    broker.call(lambda: partition.lead(broker.services.broker_id, image))
+
+
+def test_who_comes_after_one_that_was_sent_elsewhere_is_not_told_of_a_gap(
+    broker: BrokerContext,
+) -> None:
+    """librdkafka would number anew what it has not seen acknowledged, and send it twice."""
+    broker.create_topic("orders")
+    assert numbered(broker, 0).base_offset == 0
+    assert numbered(broker, 2).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    partition = broker.partition("orders")
+    broker.call(lambda: partition.follow(None))
+    assert numbered(broker, 1).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    lead(broker, partition)
+    assert numbered(broker, 2).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert [numbered(broker, it).base_offset for it in (1, 2)] == [1, 2]
+    assert numbered(broker, 4).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_nor_is_it_taken_for_the_first_of_a_producer_that_is_not_known(
+    broker: BrokerContext,
+) -> None:
+    """librdkafka would take what came before it for acknowledged, and never send it again."""
+    broker.create_topic("orders")
+    partition = broker.partition("orders")
+    broker.call(lambda: partition.follow(None))
+    assert numbered(broker, 0).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    lead(broker, partition)
+    assert numbered(broker, 1).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert [numbered(broker, it).base_offset for it in (0, 1)] == [0, 1]
+
+
+@pytest.mark.parametrize("refused", [0, 3])
+def test_nor_when_the_topic_had_yet_to_be_heard_of(broker: BrokerContext, refused: int) -> None:
+    unknown = numbered(broker, refused)
+    assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    broker.create_topic("orders")
+    assert numbered(broker, refused + 1).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert [numbered(broker, refused + it).base_offset for it in (0, 1)] == [0, 1]
+
+
+def test_who_was_never_refused_may_begin_with_any_sequence(broker: BrokerContext) -> None:
+    """It may have been forgotten here (KIP-360)."""
+    broker.create_topic("orders")
+    assert numbered(broker, 5).base_offset == 0
+
+
 # The disk --------------------------------------------------------------------------------------
 
 

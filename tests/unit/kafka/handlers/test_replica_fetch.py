@@ -1,6 +1,5 @@
 """Fetches of followers, and of consumers that are sent to a closer replica."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +9,7 @@ import pytest
 
 from penstock.broker.partition import Partition
 from penstock.broker.throttles import Throttles
+from penstock.kafka.promise import Promise
 from penstock.metadata.image import BrokerInfo, PartitionImage
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.wire.messages.fetch import (
@@ -180,7 +180,7 @@ def test_a_follower_in_a_session_that_asks_again_no_longer_waits(
     on = {"session_id": begun.session_id, "max_wait_ms": 60_000}
     first = server.handle(request(partition, session_epoch=1, **on), VERSION)
     second = server.handle(request(partition, session_epoch=2, **on), VERSION)
-    assert isinstance(first, asyncio.Future)
+    assert isinstance(first, Promise)
     assert first.done()
     assert is_waiting(second)
     second.cancel()

@@ -360,6 +360,17 @@ def test_offsets_are_refused_one_by_one(broker: BrokerContext, session: Session)
     assert session.add_group("g") is E.GROUP_AUTHORIZATION_FAILED
 
 
+@pytest.mark.parametrize("partition", [-1, 3])
+def test_an_offset_of_a_partition_that_is_not_there_is_refused(
+    broker: BrokerContext, session: Session, partition: int
+) -> None:
+    request = session.offset_request("g", "t", 7)
+    request.topics[0].partitions[0].partition_index = partition
+    (refused,) = broker.ask(request, 5).topics[0].partitions
+
+    assert refused.error_code == E.UNKNOWN_TOPIC_OR_PARTITION
+
+
 # Looking, and helping ----------------------------------------------------------------------------
 
 
@@ -488,6 +499,27 @@ def test_markers_of_the_past_are_refused(broker: BrokerContext, session: Session
     assert write_marker(broker, session.producer, coordinator=4, index=1) is (
         E.TRANSACTION_COORDINATOR_FENCED
     )
+
+
+@BOTH
+def test_what_a_newer_coordinator_has_ended_an_older_one_does_not_let_in_again(
+    broker: BrokerContext, version: int
+) -> None:
+    broker.create_topic("t", 3)
+    session = begun(broker, version)
+    if version == OLD:
+        session.add("t", 0)
+        session.add_group("g")
+    assert write_marker(broker, session.producer, coordinator=1000) is E.NONE
+    place = broker.run(broker.services.groups.partition_of("g"))
+    ended = write_marker(
+        broker, session.producer, coordinator=1000, topic=place.topic, index=place.partition
+    )
+    assert ended is E.NONE
+
+    assert session.send("t", 0, b"late") is E.NOT_ENOUGH_REPLICAS
+    assert session.send_offset("g", "t", 7) is E.COORDINATOR_LOAD_IN_PROGRESS
+    assert committed_values(broker, "t") == []
 
 
 def test_a_late_marker_of_version_2_does_not_end_the_transaction_that_came_after(
