@@ -12,7 +12,7 @@ from tests.spark.lakes import Lake
 from tests.spark.topics import Sent, produce
 from tests.support.server import PATIENCE_S, Server, until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 KEYS = 10
 SETTINGS = {"log.cleaner.backoff.ms": 50, "log.segment.delete.delay.ms": 0}

@@ -13,7 +13,7 @@ from tests.spark.audits import faults, run_audit
 from tests.spark.topics import Create, Sent, numbered, produce
 from tests.support.server import Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 COLUMNS = pa.schema(
     [

@@ -14,7 +14,7 @@ from tests.spark.lakes import Lake
 from tests.spark.topics import Create, Sent, numbered, produce
 from tests.support.server import Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 PLANTED = {
     "missing": {0: [2]},

@@ -39,6 +39,8 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file in one directory, and another one in which commands run."""
     (tmp_path / "etc").mkdir()
     (tmp_path / "run" / "bad").mkdir(parents=True)
+    (tmp_path / "run" / "order.ddl").write_text("id BIGINT")
+    (tmp_path / "run" / "repair.sql").write_text("SELECT * FROM letters")
     path = tmp_path / "etc" / "pipeline.toml"
     path.write_text(CONFIG)
     monkeypatch.chdir(tmp_path / "run")

@@ -138,6 +138,25 @@ def test_letters_of_the_sdk_go_back_to_their_topics(
     assert {bytes(row["value"]) for row in read(spark, broker, other)} == {b"FIVE", b"SEVEN", b"?"}
 
 
+def test_letters_are_chosen_by_their_text_too(
+    spark: Any, broker: Server, topic: Create, tmp_path: Path
+) -> None:
+    name, dead = topic("orders"), topic("orders.dlq")
+    produce(broker, dead, [letter(name, 5, b"five"), letter(name, 7, b"seven")])
+    where = {"where": "value_text LIKE 's%' AND key_text = 'k7'"}
+    shown = run_dlq(spark, broker, topic=dead, **where, sql="SELECT * FROM letters")
+    assert [(one["offset"], one["repaired"]) for one in shown.facts["samples"]] == [(7, "seven")]
+    done = run_dlq(spark, broker, topic=dead, **where, send=True, ledger=f"{name}-ledger")
+    assert done.facts["sent"] == 1
+    assert [bytes(row["value"]) for row in read(spark, broker, name)] == [b"seven"]
+
+    lake, source = Lake(spark, broker, tmp_path), topic("dlq", retention_ms=-1)
+    produce(broker, source, [Sent(b"k", b"[1]"), Sent(b"k", b"{")])
+    lake.run(source, decode="json", schema="id BIGINT")
+    table = run_dlq(spark, broker, table=str(lake.dead_letters), where="value_text LIKE '[%'")
+    assert [one["offset"] for one in table.facts["samples"]] == [0]
+
+
 def leave_open(broker: Server, ledger: str, target: str) -> None:
     """As a run does that is killed before its transaction ends: a letter and its entry are written, and count for nothing."""
     ensure_ledger(broker.bootstrap, ledger)

@@ -12,7 +12,7 @@ from tests.spark.topics import Create, Sent, produce
 from tests.support.command import start_penstock
 from tests.support.server import PATIENCE_S, Server
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 LETTERS = 700  # more than one transaction
 

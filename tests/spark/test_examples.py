@@ -22,7 +22,7 @@ from tests.support.server import PATIENCE_S, Server, until
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.timeout(1200),
+    pytest.mark.timeout(600),
 ]  # a JVM or two each, also on a busy machine
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "spark"

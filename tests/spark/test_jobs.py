@@ -1,5 +1,7 @@
 """What jobs share, with a real Spark under it: sessions, progress, checkpoints on any file system."""
 
+import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -8,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import confluent_kafka
+import psutil
 import pytest
 from pyspark.errors import PySparkException
 
 from penstock.spark.checkpoint import HadoopDirectory
 from penstock.spark.errors import explain
 from penstock.spark.progress import Progress
-from tests.support.command import environment
-from tests.support.server import PATIENCE_S, Server
+from tests.spark.topics import numbered, produce
+from tests.support.command import command, environment
+from tests.support.server import PATIENCE_S, Server, until
 
 pytestmark = pytest.mark.spark
 
@@ -107,3 +111,56 @@ def test_a_checkpoint_may_be_on_any_file_system_that_spark_knows(
     with pytest.raises(Exception, match="already exists") as caught:
         directory.create("f", "2")
     assert "already exists" in explain(caught.value)
+
+
+def _follow(broker: Server, name: str, home: Path) -> "subprocess.Popen[str]":
+    """A lake that goes on until it is stopped; its temporary files are in `home`/tmp."""
+    (home / "tmp").mkdir()
+    words = ["pipeline", "lake", name, "--table", home / "table", "--bootstrap", broker.bootstrap]
+    words += ["--follow", "--every", "100ms", "--json", "--master", "local[2]"]
+    return subprocess.Popen(
+        command(*words, "--conf", "spark.driver.memory=512m"),
+        env=environment(TMPDIR=str(home / "tmp")),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("everyone", [False, True])
+def test_a_job_that_is_terminated_tells_what_it_did_and_leaves_nothing_behind(
+    broker: Server, topic: Callable[..., str], tmp_path: Path, everyone: bool
+) -> None:
+    """`everyone`: systemd tells the JVM and Python's workers at the same time."""
+    name = topic()
+    produce(broker, name, numbered(20))
+    process = _follow(broker, name, tmp_path)
+    until(lambda: any(tmp_path.glob("table/topic=*/**/*.parquet")), "rows", 5 * PATIENCE_S)
+    for each in psutil.Process(process.pid).children(recursive=True) if everyone else ():
+        each.terminate()
+    process.terminate()
+    told, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, said
+    assert json.loads(told)["rows"] == 20
+    assert list((tmp_path / "tmp").glob("penstock-spark-*")) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_job_that_is_stopped_while_spark_starts_leaves_nothing_behind(
+    broker: Server, topic: Callable[..., str], tmp_path: Path, number: signal.Signals
+) -> None:
+    process = _follow(broker, topic(), tmp_path)
+    until(lambda: any(tmp_path.glob("tmp/penstock-spark-*/spark.log")), "Spark's start", PATIENCE_S)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, said.splitlines()[-1]) == (1, "penstock: interrupted")
+    assert list((tmp_path / "tmp").glob("penstock-spark-*")) == []
+    assert [each.pid for each in psutil.process_iter() if _is_of(each, tmp_path)] == []
+
+
+def _is_of(process: psutil.Process, home: Path) -> bool:
+    try:
+        return str(home) in " ".join(process.cmdline())
+    except psutil.Error:  # it ended
+        return False

@@ -15,7 +15,7 @@ from tests.spark.lakes import Lake, places
 from tests.spark.topics import Create, Sent, numbered, produce
 from tests.support.server import Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 ROUNDS = 8
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from penstock.spark.progress import Progress
 from tests.spark.lakes import Lake, places
 from tests.spark.topics import Create, Sent, produce
 from tests.support.server import Server
@@ -29,6 +30,19 @@ def send(broker: Server, topic: Create) -> Any:
     return send
 
 
+def test_people_see_that_a_schema_is_looked_for(
+    lake: Lake, send: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(Progress, "show", lambda _, text: shown.append(text))
+    name = send(b'{"id": 1}')
+    lake.run(name, decode="json")
+    assert shown[0] == "looking for a schema"
+    shown.clear()
+    lake.run(name, decode="json")
+    assert not any("schema" in text for text in shown), "it is known"
+
+
 def test_fields_that_the_schema_lacks_are_counted_and_named(lake: Lake, send: Any) -> None:
     name = send(b'{"id": 1}', b'{"id": 2, "b": 1, "a": null}', b'{"ID": 3}', b"{oops", None)
     summary = lake.run(name, decode="json", schema="id BIGINT", batch_records=2)
@@ -36,7 +50,8 @@ def test_fields_that_the_schema_lacks_are_counted_and_named(lake: Lake, send: An
     assert summary.facts["unknown_fields"] == found
     assert (
         "2 rows had fields that the schema lacks, which were left out: value.a, value.b, value.ID; --evolve adds "
-        "columns for them, --unknown-fields reject makes such records dead letters" in summary.lines
+        "columns for them (not for names that differ from others only in case), --unknown-fields reject makes such records dead letters"
+        in summary.lines
     )
     assert [row["value"] for row in lake.rows()] == [{"id": 1}, {"id": 2}, {"id": None}, None]
 
@@ -72,6 +87,8 @@ def test_they_can_be_passed_over_without_a_look(lake: Lake, send: Any) -> None:
     assert summary.facts["unknown_fields"] == {"rows": 0, "names": []}
     with pytest.raises(ValueError, match="--unknown-fields needs --decode json"):
         lake.options(name, unknown_fields="reject")
+    with pytest.raises(ValueError, match="reject and --evolve exclude each other"):
+        lake.options(name, decode="json", unknown_fields="reject", evolve=True)
 
 
 CHANGED = {
@@ -117,3 +134,30 @@ def test_fields_that_come_deep_in_a_value_are_added_when_asked(lake: Lake, send:
     found = merged.select("offset", "value.who.age", "value.items.size.w").orderBy("offset")
     assert [tuple(row) for row in found.collect()] == [(0, None, [None]), (1, 4, [1.5])]
     assert places(lake.rows()) == {(name, 0, 0): 1, (name, 0, 1): 1}
+
+
+@pytest.mark.parametrize("evolve", [False, True])
+def test_of_names_that_differ_only_in_case_the_usual_one_is_the_column(
+    lake: Lake, send: Any, evolve: bool
+) -> None:
+    usual = [b'{"id": %d, "who": {"name": "a"}, "all": [{"x": 1}]}' % n for n in range(3)]
+    name = send(b'{"ID": 7, "who": {"Name": "b"}, "all": [{"X": 2}]}', *usual)
+    summary = lake.run(name, decode="json", evolve=evolve)
+    names = ["value.ID", "value.all[].X", "value.who.Name"]
+    assert summary.facts["unknown_fields"] == {"rows": 1, "names": names}
+    assert [row["value"]["id"] for row in lake.rows()] == [None, 0, 1, 2]
+    assert [row["value"]["who"]["name"] for row in lake.rows()] == [None, "a", "a", "a"]
+    (line,) = [line for line in summary.lines if "value.ID" in line]
+    assert ("--evolve adds" in line) is not evolve
+    assert ("get no column, for another has the name in other case" in line) is evolve
+
+
+def test_a_column_keeps_its_name_though_another_case_became_usual(lake: Lake, send: Any) -> None:
+    name = send(b'{"ID": 1}')
+    lake.run(name, decode="json", evolve=True)
+    changed = [b'{"id": 2, "a": null}', b'{"id": 3, "b": 5}', b'{"ID": 4, "a": null}']
+    produce(lake.broker, name, [Sent(b"k", value) for value in changed])
+    summary = lake.run(name, decode="json", evolve=True)
+    assert summary.facts["unknown_fields"] == {"rows": 2, "names": ["value.id"]}
+    assert [row["value"]["ID"] for row in lake.rows()] == [1, None, None, 4]
+    assert [row["value"].get("b") for row in lake.rows()] == [None, None, 5, None]

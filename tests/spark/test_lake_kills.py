@@ -18,7 +18,7 @@ from tests.spark.topics import Create, Sent, numbered, produce
 from tests.support.command import command, environment
 from tests.support.server import PATIENCE_S, Server, until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]  # a JVM after the other
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3600)]
 
 RUN_S = 10 * PATIENCE_S
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # it lives for seconds only

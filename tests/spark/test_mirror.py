@@ -1,6 +1,7 @@
 """`mirror` between two real clusters: logs, settings and groups are the same at both ends, and nothing goes round."""
 
 from collections.abc import Iterator
+from io import StringIO
 from random import Random
 from typing import Any
 
@@ -9,7 +10,11 @@ import pytest
 
 from penstock.client.errors import ClientError
 from penstock.spark.errors import JobError
+from penstock.spark.job import Summary, run_job
+from penstock.spark.jobs.mirror import JOB
 from penstock.spark.jobs.mirror_beats import PREFIX
+from penstock.spark.jobs.mirror_options import MirrorOptions
+from penstock.spark.progress import Progress
 from tests.spark.mirrors import (
     change_settings,
     commit,
@@ -130,6 +135,47 @@ def test_a_group_with_members_at_the_target_is_left_alone(spark: Any, both: Both
     consumer.close()
     assert mirror(spark, east, west, "busy").facts["groups"]["written"] == ["busy-group"]
     assert committed(west, "busy-group", "busy") == [(4, "at 4")]
+
+
+def test_a_promotion_says_how_many_records_the_source_has_that_were_not_mirrored(
+    spark: Any, both: Both
+) -> None:
+    """If it can be asked; of one that does not answer, or is not the source, it is not known."""
+    east, west = both
+    names = ("late", "later", "latest")
+    for name in names:
+        east.create_topic(name)
+        produce(east, name, numbered(10))
+    mirror(spark, east, west, *names)
+    for name in names:
+        produce(east, name, numbered(1, start=10))
+
+    promoted = mirror(spark, east, west, "promote", "late")
+    (row,) = promoted.facts["topics"]
+    assert (row["source_asked"], row["rpo"]["records"], row["mirrored_upto"]) == (
+        True,
+        1,
+        {"0": 10},
+    )
+    assert row["rpo"]["bytes"] > 0
+    assert promoted.facts["source_error"] is None
+    assert promoted.lines[0].startswith("late: takes writes; 1 records, about 0.0 MB, at most ")
+    assert "last heard" not in promoted.lines[0]
+
+    promoted = promote(west, "later", source="127.0.0.1:1")
+    (row,) = promoted.facts["topics"]
+    assert (row["source_asked"], row["rpo"]["records"], row["rpo"]["bytes"]) == (False, None, None)
+    assert row["rpo"]["seconds"] > 0, "the bound is kept at the target"
+    assert promoted.facts["source_error"].startswith("cannot reach 127.0.0.1:1: ")
+    assert promoted.lines[0].endswith(" behind when the source was last heard")
+
+    promoted = promote(west, "latest", source=west.bootstrap)
+    assert promoted.facts["topics"][0]["rpo"]["records"] is None
+
+
+def promote(target: Server, topic: str, *, source: str) -> Summary:
+    options = MirrorOptions(what=("promote", topic), target=target.bootstrap, bootstrap=source)
+    return run_job(JOB, options, progress=Progress(StringIO()))
 
 
 def test_a_promoted_topic_is_not_written_to_and_comes_back_only_when_asked(

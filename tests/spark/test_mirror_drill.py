@@ -18,7 +18,7 @@ from tests.support.command import command, environment
 from tests.support.mirrors import committed_rows
 from tests.support.server import PATIENCE_S, Server, until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 LONG_S = 5 * PATIENCE_S
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

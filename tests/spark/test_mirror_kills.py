@@ -29,7 +29,7 @@ from tests.support.command import SOURCE, command, environment
 from tests.support.mirrors import committed_rows, write_transactions
 from tests.support.server import PATIENCE_S, Server, until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 Both = tuple[Server, Server]
 RUN_S = 10 * PATIENCE_S

@@ -30,7 +30,7 @@ from tests.support.command import SOURCE, command, environment
 from tests.support.mirrors import write_transactions
 from tests.support.server import PATIENCE_S, Server, until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1800)]
 
 Both = tuple[Server, Server]
 RUN_S = 10 * PATIENCE_S

@@ -1,18 +1,22 @@
 """`replay` writes a stretch of topics once more, exactly once for each id, into a topic or a table."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 
 from penstock.spark.errors import JobError
 from penstock.spark.job import Summary, explained
 from penstock.spark.jobs import replay
+from penstock.spark.jobs.lake import plan as lake_plan
 from penstock.spark.progress import Progress
-from tests.spark.lakes import places, read
+from tests.spark.lakes import Lake, places, read
 from tests.spark.topics import Create, Sent, numbered, produce
 from tests.spark.transforms import read_committed
-from tests.support.server import Server
+from tests.support.server import PATIENCE_S, Server
 
 pytestmark = pytest.mark.spark
 
@@ -51,7 +55,7 @@ def test_a_stretch_of_time_arrives_once_as_it_was_with_its_coordinates(
     produce(job.broker, source, sent)
     wanted = {"since": FIRST_MS + 10, "until": FIRST_MS + 50, "to": target, "id": f"id-{target}"}
     facts = job.run(source, batch_records=15, **wanted).facts
-    assert (facts["records"], facts["batches"], facts["offsets_done_before"]) == (40, 3, 0)
+    assert (facts["records"], facts["batches"], facts["offsets_done_before"]) == (40, 4, 0)
     rows = read_committed(job.broker, target)
     assert [(row.partition, row.key, row.value, row.timestamp_ms) for row in rows] == [
         (partition, sent[n].key, b"%d" % n, FIRST_MS + n)
@@ -67,10 +71,64 @@ def test_a_stretch_of_time_arrives_once_as_it_was_with_its_coordinates(
     ]
     produce(job.broker, source, numbered(4, 2))
     again = job.run(source, **{**wanted, "until": None}).facts
-    assert (again["records"], again["offsets_done_before"]) == (0, 40)
+    assert (again["records"], again["offsets_done_before"]) == (0, 50)
     assert len(read_committed(job.broker, target)) == 40
     with pytest.raises(JobError, match="begun with other topics, another target"):
         job.run(source, **{**wanted, "where": "key IS NULL"})
+
+
+def test_records_of_a_stretch_of_time_are_all_found_in_whatever_order_they_lie(
+    job: Replay, topic: Create, tmp_path: Path
+) -> None:
+    source, target = topic("in", retention_ms=-1), topic("again", retention_ms=-1)
+    minutes, minute_ms = (-5, 0, 10, 70, 20, -1, 30, 60, 80, 40), 60_000
+    produce(
+        job.broker,
+        source,
+        [Sent(b"k", b"%d" % n, timestamp_ms=FIRST_MS + n * minute_ms) for n in minutes],
+    )
+    hour = {"since": FIRST_MS, "until": FIRST_MS + 60 * minute_ms}
+    plan = replay.plan(job.options(source, to=target, id=f"id-{target}", **hour))
+    assert plan.facts["offsets"] == 9, "all but the one before the first of that hour"
+    assert "up to 9 offsets in 1 partitions" in plan.lines[0]
+    facts = job.run(source, to=target, id=f"id-{target}", batch_records=4, **hour).facts
+    assert (facts["records"], facts["offsets"]) == (5, 9)
+    wanted = [b"0", b"10", b"20", b"30", b"40"]
+    assert [row.value for row in read_committed(job.broker, target)] == wanted
+    table = tmp_path / "table"
+    for times in (hour, {"since": FIRST_MS + 30 * minute_ms}):  # only the first run's count
+        job.run(source, table=str(table), id="hour", batch_records=4, **times)
+    assert sorted(row["value"] for row in read(table)) == wanted
+
+
+def test_what_follows_an_open_transaction_is_left_out_and_not_waited_for(
+    job: Replay, topic: Create
+) -> None:
+    source, target = topic("in", retention_ms=-1), topic("again", retention_ms=-1)
+    options = {"to": target, "id": f"id-{target}"}
+    produce(job.broker, source, numbered(5))
+    with open_transaction(job.broker, source):
+        produce(job.broker, source, numbered(3, start=5))
+        assert replay.plan(job.options(source, **options)).facts["offsets"] == 5
+        uncommitted = job.options(source, read_uncommitted=True, **options)
+        assert replay.plan(uncommitted).facts["offsets"] == 9
+        assert job.run(source, **options).facts["records"] == 5
+    assert job.run(source, **options).facts["records"] == 0, "the first run has decided"
+
+
+@contextmanager
+def open_transaction(broker: Server, topic: str) -> Iterator[None]:
+    """With one record."""
+    settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": f"open-{topic}"}
+    producer = confluent_kafka.Producer(settings)
+    producer.init_transactions(PATIENCE_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"not yet", partition=0)
+    assert producer.flush(PATIENCE_S) == 0
+    try:
+        yield
+    finally:
+        producer.abort_transaction(PATIENCE_S)
 
 
 def test_pieces_by_offset_of_records_that_are_wanted(job: Replay, topic: Create) -> None:
@@ -83,6 +141,30 @@ def test_pieces_by_offset_of_records_that_are_wanted(job: Replay, topic: Create)
     assert job.run(source, to=target, **options).facts["records"] == 2
     values = [row.value for row in read_committed(job.broker, target)]
     assert sorted(v for v in values if v) == [b"value 13", b"value 17"]
+
+
+def test_several_pieces_of_one_partition_all_arrive_in_their_order(
+    job: Replay, topic: Create, tmp_path: Path
+) -> None:
+    source, target = topic("in", retention_ms=-1), topic("again", retention_ms=-1)
+    produce(job.broker, source, numbered(100))
+    options = {"offsets": (f"{source}:0:50-60", f"{source}:0:0-10", f"{source}:0:5-12")}
+    plan = replay.plan(job.options(source, to=target, id=f"id-{target}", **options))
+    assert plan.facts["offsets"] == 22
+    wanted = [*range(12), *range(50, 60)]
+    facts = job.run(source, to=target, id=f"id-{target}", batch_records=8, **options).facts
+    assert (facts["records"], facts["batches"]) == (22, 4)
+    assert [(one["first"], one["after"]) for one in facts["ranges"]] == [(0, 12), (50, 60)]
+    assert [row.value for row in read_committed(job.broker, target)] == [
+        b"value %d" % n for n in wanted
+    ]
+    again = job.run(source, to=target, id=f"id-{target}", **options).facts
+    assert (again["records"], again["offsets_done_before"]) == (0, 22)
+    table = tmp_path / "table"
+    for records, before in ((22, 0), (0, 22)):
+        facts = job.run(source, table=str(table), id="one", batch_records=8, **options).facts
+        assert (facts["records"], facts["offsets_done_before"]) == (records, before)
+    assert places(read(table)) == {(source, 0, n): 1 for n in wanted}
 
 
 def test_a_table_has_each_record_once_however_often_it_is_replayed(
@@ -101,6 +183,39 @@ def test_a_table_has_each_record_once_however_often_it_is_replayed(
     assert {row["value"] for row in rows} == {b"value %d" % n for n in range(10, 50)}
     with pytest.raises(JobError, match="begun with other topics"):
         job.run(source, where="offset > 3", **options)
+
+
+def test_the_table_of_a_lake_job_is_refused_and_stays_as_it_was(
+    job: Replay, topic: Create, tmp_path: Path
+) -> None:
+    source = topic("in", retention_ms=-1)
+    produce(job.broker, source, numbered(20))
+    lake = Lake(job.spark, job.broker, tmp_path)
+    lake.run(source, name="nightly")
+    options = {"table": str(lake.table), "id": "one", "offsets": (f"{source}:0:0-10",)}
+    refused = "is the table of lake job nightly.* give another --table"
+    with pytest.raises(JobError, match=refused):
+        job.run(source, **options)
+    with pytest.raises(JobError, match=refused):
+        replay.plan(job.options(source, **options))
+    assert places(lake.rows()) == {(source, 0, n): 1 for n in range(20)}
+    assert not (lake.table / "_penstock" / "replay-one").exists()
+
+
+def test_a_lake_job_is_refused_the_table_of_a_replay(
+    job: Replay, topic: Create, tmp_path: Path
+) -> None:
+    source = topic("in", retention_ms=-1)
+    produce(job.broker, source, numbered(5))
+    lake = Lake(job.spark, job.broker, tmp_path)
+    job.run(source, table=str(lake.table), id="one")
+    refused = "is the table of replay 'one'.* give another --table"
+    with pytest.raises(JobError, match=refused):
+        lake.run(source)
+    with pytest.raises(JobError, match=refused):
+        lake_plan(lake.options(source))
+    assert places(lake.rows()) == {(source, 0, n): 1 for n in range(5)}
+    assert job.run(source, table=str(lake.table), id="two").facts["records"] == 5
 
 
 def test_nothing_to_replay_is_no_error_and_a_plan_says_so(job: Replay, topic: Create) -> None:

@@ -8,7 +8,7 @@ from tests.spark.topics import Create, numbered, produce
 from tests.spark.transforms import Command, read_committed
 from tests.support.server import Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]  # a JVM after the other
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3600)]
 
 
 def test_killed_before_and_after_a_commit_and_in_a_worker(broker: Server, topic: Create) -> None:

@@ -1,5 +1,6 @@
 """`format("penstock")` writes what Spark's own `kafka` sink writes, read back here by another client."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -204,6 +205,26 @@ def test_a_partition_that_is_not_there_is_named(
     with pytest.raises(PySparkException) as caught:
         write(spark.createDataFrame([("v", 7)], "value string, partition int"), topic=name)
     assert explain(caught.value) == f"topic {name!r} has no partition 7"
+
+
+def test_without_a_broker_the_write_says_so_before_long(spark: Any) -> None:
+    writer = spark.createDataFrame([("v",)], "value string").write.format("penstock")
+    begun_s = time.monotonic()
+    with pytest.raises(PySparkException) as caught:
+        writer.option("kafka.bootstrap.servers", "127.0.0.1:1").option("topic", "t").mode(
+            "append"
+        ).save()
+    assert explain(caught.value).startswith("cannot reach 127.0.0.1:1: connection refused; ")
+    assert time.monotonic() - begun_s < PATIENCE_S
+
+
+def test_a_batch_write_without_a_mode_is_sparks_to_refuse(
+    spark: Any, broker: Server, topic: Topic
+) -> None:
+    writer = spark.createDataFrame([("v",)], "value string").write.format("penstock")
+    with pytest.raises(PySparkException) as caught:
+        writer.option("kafka.bootstrap.servers", broker.bootstrap).option("topic", topic()).save()
+    assert "errorifexists" in str(caught.value).lower()
 
 
 def test_a_topic_cannot_be_overwritten(spark: Any, broker: Server, topic: Topic) -> None:

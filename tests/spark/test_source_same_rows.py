@@ -14,7 +14,7 @@ from tests.support.command import environment
 from tests.support.server import Server
 from tests.support.spark_connector import NotToBeHad, fetch_jars
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 RUN_S = 500
 

@@ -13,7 +13,7 @@ from tests.spark.topics import Create, numbered, produce
 from tests.support.command import command, environment
 from tests.support.server import PATIENCE_S, Server, until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]  # six JVMs, also on a busy machine
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]  # six JVMs, also on a busy machine
 
 RUN_S = 8 * PATIENCE_S
 RECORDS = 2_000

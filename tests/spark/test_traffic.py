@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -9,6 +10,7 @@ from xml.etree import ElementTree
 import confluent_kafka
 import pytest
 
+from penstock.spark.errors import JobError
 from penstock.spark.jobs.traffic import TrafficOptions, plan, run
 from penstock.spark.progress import Progress
 from tests.support.command import penstock_command, start_penstock
@@ -86,6 +88,63 @@ def test_a_stretch_of_time_is_measured_alone(spark: Any, broker: Server, measure
     (found,) = run(spark, options, Progress()).facts["topics"]
     assert found["records"] == 1000
     assert found["hot_keys"] == []
+
+
+def test_records_of_a_time_are_all_counted_in_whatever_order_they_lie(
+    spark: Any, broker: Server, topic: Callable[..., str]
+) -> None:
+    """As cut by offset: the hour would begin at the first record of it, and end at the first that is younger."""
+    name, minute_ms = topic("unordered", retention_ms=-1), 60_000
+    for minute in (-5, 0, 10, 70, 20, -1, 30, 60, 80, 40):
+        producer: Any = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+        at_ms = START_MS + minute * minute_ms
+        producer.produce(name, b"v", b"old" if minute < 0 else b"new", timestamp=at_ms)
+        assert producer.flush(PATIENCE_S) == 0
+    hour: dict[str, Any] = {"since": START_MS, "until": START_MS + 60 * minute_ms}
+    options = TrafficOptions(bootstrap=broker.bootstrap, topics=(name,), step=minute_ms, **hour)
+    assert "up to 9 offsets" in plan(options).lines[0]
+    (found,) = run(spark, options, Progress()).facts["topics"]
+    assert found["records"] == 5
+    assert found["records_per_batch"] == 1
+    assert found["hot_keys"] == [{"key": "new", "records": 5, "share": 1.0}]
+    assert sum(row["records"] for row in found["partitions"]) == 5
+    since = replace(options, until=None)
+    assert run(spark, since, Progress()).facts["topics"][0]["records"] == 8
+    until = replace(options, since=None)
+    assert run(spark, until, Progress()).facts["topics"][0]["records"] == 7
+    nothing = replace(options, since=START_MS + minute_ms, until=START_MS + 2 * minute_ms)
+    with pytest.raises(JobError, match="no messages of that time to measure"):
+        run(spark, nothing, Progress())
+
+
+def test_records_with_impossible_times_are_counted_apart(
+    spark: Any, broker: Server, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    name = topic("odd", message_timestamp_after_max_ms=2**63 - 1)
+    milliseconds, microseconds = START_MS, START_MS * 1_000
+    for timestamp in (milliseconds, milliseconds + 999, microseconds, START_MS * 1_000_000):
+        producer: Any = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+        producer.produce(name, b"v", timestamp=timestamp)
+        assert producer.flush(PATIENCE_S) == 0
+    options = TrafficOptions(
+        bootstrap=broker.bootstrap, topics=(name,), picture=str(tmp_path / "odd.svg")
+    )
+    summary = run(spark, options, Progress())
+    (found,) = summary.facts["topics"]
+    assert (summary.facts["step_ms"], found["records"], found["without_date"]) == (1000, 4, 2)
+    assert found["rate"]["records_per_s"] == 2
+
+
+def test_what_cannot_be_measured_or_written_is_told_by_the_plan(
+    broker: Server, topic: Callable[..., str], measured: str, tmp_path: Path
+) -> None:
+    options = TrafficOptions(bootstrap=broker.bootstrap, topics=(measured,))
+    with pytest.raises(JobError, match="no messages to measure there"):
+        plan(replace(options, topics=(topic("empty"),)))
+    with pytest.raises(JobError, match="no messages of that time to measure there"):
+        plan(replace(options, since=START_MS + 10**9))
+    with pytest.raises(JobError, match="is a directory; give the name of a file"):
+        plan(replace(options, output=str(tmp_path)))
 
 
 def test_the_plan_needs_no_spark(broker: Server, measured: str) -> None:

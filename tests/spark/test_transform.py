@@ -126,6 +126,7 @@ def test_what_cannot_be_written_is_said_before_anything_is_read(
     given = {name: f"{file}:{text}" if name == "function" else text for name, text in query.items()}
     with pytest.raises(JobError, match=said):
         job.run(source, target, **given)
+    assert not (tmp_path / "state").exists(), "the checkpoint is free for whoever comes"
 
 
 def test_at_least_once_uses_the_plain_sink(job: Transform, topic: Create) -> None:

@@ -10,7 +10,7 @@ from tests.spark.topics import Create, Sent, produce
 from tests.spark.transforms import Command, assert_placed_as_java_does, by_key, read_committed
 from tests.support.server import Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 KEYS = 7
 EACH = 36
@@ -55,6 +55,7 @@ class Killed:
         assert_placed_as_java_does(rows, 3)
 
 
+@pytest.mark.long
 def test_the_driver_is_killed_at_every_step(broker: Server, topic: Create, tmp_path: Path) -> None:
     """Twice in the first batch of a run, which may have been committed by the run before, and in the one after it."""
     job = Killed(broker, topic, tmp_path)
@@ -66,13 +67,15 @@ def test_the_driver_is_killed_at_every_step(broker: Server, topic: Create, tmp_p
     job.check()
 
 
-def test_a_worker_is_killed_when_it_has_sent_some_and_all(
-    broker: Server, topic: Create, tmp_path: Path
+@pytest.mark.parametrize(
+    "steps", [WORKER_STEPS[2:3], pytest.param(WORKER_STEPS, marks=pytest.mark.long)], ids=len
+)
+def test_a_worker_is_killed_at_every_step(
+    broker: Server, topic: Create, tmp_path: Path, steps: tuple[str, ...]
 ) -> None:
     """The run fails, and says so; the next one does what was left."""
     job = Killed(broker, topic, tmp_path)
-    for step in ("transaction:first-sent", "transaction:sent"):
-        assert step in WORKER_STEPS
+    for step in steps:
         assert job.run(step) == 1, (step, job.said)
     assert job.run() == 0, job.said
     job.check()

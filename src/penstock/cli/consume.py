@@ -24,6 +24,7 @@ from penstock.client.errors import ClientError
 from penstock.client.pool import Pool
 from penstock.model.errors import ErrorCode
 from penstock.model.ids import TopicPartition
+from penstock.sdk.settings import FETCH_BACKOFF_MS
 
 _POLL_S: Final = 0.2
 _BATCH: Final = 500
@@ -227,6 +228,7 @@ def _consumer_settings(arguments: Namespace, on_error: Any) -> dict[str, Any]:
         "enable.auto.commit": bool(arguments.group),
         "enable.auto.offset.store": False,  # stored after a message was printed
         "enable.partition.eof": arguments.exit_at_end,
+        "fetch.queue.backoff.ms": FETCH_BACKOFF_MS,
         "auto.offset.reset": "latest" if arguments.start in ("end", "latest") else "earliest",
         **dict(arguments.properties),
     }

@@ -3,9 +3,12 @@
 import argparse
 import logging
 import os
+import signal
+import threading
 import tomllib
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
@@ -24,7 +27,7 @@ from penstock.cli.arguments import (
 )
 from penstock.cli.output import Output
 from penstock.model.units import Unit, parse_quantity
-from penstock.spark.errors import JobError
+from penstock.spark.errors import BadOption, JobError
 from penstock.spark.job import Job, Kind, Option, Plan, options_of, run_job
 from penstock.spark.jobs import JOBS, load
 from penstock.spark.session import LOCAL, is_master
@@ -175,6 +178,11 @@ def read_file(path: Path, job: Job[Any]) -> dict[str, Any]:
             document = tomllib.load(file)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path}: {error}") from None
+    except UnicodeDecodeError as error:
+        wrong = error.object[error.start]
+        raise UsageError(
+            f"{path}: TOML is UTF-8, and byte {error.start} (0x{wrong:02x}) is not; save the file as UTF-8"
+        ) from None
     own = document.pop(job.name, {})
     if not isinstance(own, dict):
         raise UsageError(f"{path}: {job.name} is a table: [{job.name}]")
@@ -195,7 +203,7 @@ def _named(path: Path, job: Job[Any], given: Mapping[str, Any]) -> dict[str, Any
             except ValueError as error:
                 raise UsageError(f"{path}: {spelled}: {error}") from None
         else:
-            near = get_close_matches(name, [*known, *_OWN], n=1)
+            near = get_close_matches(name, [*known, *_OWN, *JOBS], n=1)
             hint = (
                 f"did you mean {near[0]}?" if near else f"see: penstock pipeline {job.name} --help"
             )
@@ -218,11 +226,27 @@ def run(arguments: Namespace) -> int:
             return 0
         if not logging.root.handlers:  # py4j logs what we raise; without a handler Python prints it
             logging.root.addHandler(logging.NullHandler())
-        summary = run_job(job, options, master=master, confs=confs)
+        with _terminated_as_interrupted():
+            summary = run_job(job, options, master=master, confs=confs)
+    except BadOption as error:
+        raise UsageError(str(error)) from error
     except JobError as error:
         raise CommandError(str(error)) from error
     show(output, Plan(summary.facts, summary.lines))
     return 0 if summary.passed else 1
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM, which service managers send, ends a job as Ctrl-C does: Spark is ended, and what was done is told."""
+    if threading.current_thread() is not threading.main_thread():  # no other gets signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def show(output: Output, what: Plan) -> None:

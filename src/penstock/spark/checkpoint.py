@@ -13,6 +13,8 @@ from penstock.spark.errors import JobError
 FILE_NAME: Final = "penstock.json"
 _VERSION: Final = 1
 _REMEDY: Final = "give another --checkpoint, or delete that one to begin anew"
+_SHOWN: Final = 3  # names
+_OF_DISKS: Final = "lost+found"  # where one is mounted
 _SPARKS_OWN: Final = ("metadata", "offsets", "commits", "sources", "state")
 
 
@@ -52,25 +54,33 @@ def claim(place: str, identity: Identity, session: Any = None) -> None:
     `session`: needed where `place` is not on this machine's file system.
     """
     directory = open_directory(place, session)
-    names = directory.names()
-    if FILE_NAME in names:
-        _compare(place, _read(place, directory.read(FILE_NAME)), identity.facts())
-    elif found := [name for name in _SPARKS_OWN if name in names]:
-        raise JobError(
-            f"checkpoint {place} has {', '.join(found)} but no {FILE_NAME}: a query of Spark's that is "
-            f"no job of Penstock made it; {_REMEDY}"
-        )
-    else:
+    if not _is_continued(place, directory, identity):
         directory.create(FILE_NAME, json.dumps(identity.facts(), indent=1) + "\n")
 
 
 def check(place: str, identity: Identity, session: Any = None) -> bool:
     """As `claim`, but changes nothing; whether the checkpoint exists. For --dry-run."""
-    directory = open_directory(place, session)
-    if FILE_NAME not in directory.names():
-        return False
-    _compare(place, _read(place, directory.read(FILE_NAME)), identity.facts())
-    return True
+    return _is_continued(place, open_directory(place, session), identity)
+
+
+def _is_continued(place: str, directory: Directory, identity: Identity) -> bool:
+    """False: it is new. JobError if somebody else has it, or if it holds something else, such as a table."""
+    names = directory.names()
+    if FILE_NAME in names:
+        _compare(place, _read(place, directory.read(FILE_NAME)), identity.facts())
+        return True
+    if found := [name for name in _SPARKS_OWN if name in names]:
+        raise JobError(
+            f"checkpoint {place} has {', '.join(found)} but no {FILE_NAME}: a query of Spark's that is "
+            f"no job of Penstock made it; {_REMEDY}"
+        )
+    if others := [name for name in names if not name.startswith(".") and name != _OF_DISKS]:
+        more = " …" * (len(others) > _SHOWN)
+        raise JobError(
+            f"{place} is no checkpoint: it has {', '.join(others[:_SHOWN])}{more}; "
+            "give --checkpoint a directory of its own"
+        )
+    return False
 
 
 def open_directory(place: str, session: Any = None) -> Directory:

@@ -20,6 +20,10 @@ class JobError(Exception):
     """The job cannot be done; the message is for people, and names the remedy."""
 
 
+class BadOption(JobError):
+    """What an option says cannot be: wrong usage, though it is seen only when the job looks at it."""
+
+
 def explain(error: BaseException) -> str:
     """The cause of what Spark raised, in one line."""
     java = getattr(error, "java_exception", None)

@@ -1,4 +1,4 @@
-"""What people hand to jobs: text in files, and functions of Python's, `FILE.py:FUNCTION` or `MODULE:FUNCTION`."""
+"""What people hand to jobs: SQL, text in files, and functions of Python's, `FILE.py:FUNCTION` or `MODULE:FUNCTION`."""
 
 import importlib
 import importlib.util
@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from penstock.spark.errors import JobError
+from penstock.spark.errors import BadOption, JobError, explain
 
 
 def read_text(name: str) -> str:
@@ -16,6 +16,29 @@ def read_text(name: str) -> str:
         return Path(name).read_text()
     except OSError as error:
         raise JobError(f"cannot read {name}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise JobError(f"cannot read {name}: it is not UTF-8; save it as UTF-8") from None
+
+
+def sql_text(given: str) -> str:
+    """SQL, or what the file.sql has."""
+    return read_text(given) if given.endswith(".sql") else given
+
+
+def chosen(rows: Any, where: str | None) -> Any:
+    """DataFrame -> DataFrame: only the rows for which the SQL of --where holds."""
+    try:
+        return rows if where is None else rows.where(where)
+    except Exception as error:
+        raise BadOption(f"--where {where!r}: {explain(error)}") from error
+
+
+def check_files(sql: str | None, function: str | None) -> None:
+    """JobError for a file that cannot be read: better said before Spark takes its time."""
+    sql_text(sql or "")
+    place = (function or "").rpartition(":")[0]
+    if place.endswith(".py"):
+        read_text(place)
 
 
 def load_function(given: str) -> Callable[[Any], Any]:

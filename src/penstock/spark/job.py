@@ -5,8 +5,10 @@ progress)` and a `JOB`. Flags, TOML keys and help all come from the fields, so a
 job imports pyspark only inside its functions: help and plans work without it.
 """
 
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum, auto
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -157,11 +159,36 @@ def run_job(
             return job.run(None, options, shown)
         check_pyspark()
         job.plan(options)  # no broker, no such topic: better said before Spark takes its time
-        shown.show("starting Spark")
-        with open_session(settings) as session:
-            summary = job.run(session, options, shown)
+        with ExitStack() as opened:
+            with shown.doing("starting Spark"):
+                session = opened.enter_context(open_session(settings))
+            opened.enter_context(_terminated_softly(shown))
+            with shown.doing("reading what there is to do"):
+                summary = job.run(session, options, shown)
             facts = {**summary.facts, "spark_started_in_s": round(session.started_in_s, 1)}
     return summary._replace(facts=facts)
+
+
+@contextmanager
+def _terminated_softly(progress: Progress) -> Iterator[None]:
+    """SIGTERM, if it is handled at all, waits until nothing is half said to Spark, which would understand nothing afterwards.
+
+    A second one is taken at once.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def take(number: int, frame: Any) -> None:
+        if not progress.end_soon():
+            handler(number, frame)
+
+    signal.signal(signal.SIGTERM, take)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
 
 
 @contextmanager

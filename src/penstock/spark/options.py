@@ -286,7 +286,7 @@ def _limit(options: "_Given", which: str, default: End) -> Limit:
     timestamp_ms = options.find(f"{which}Timestamp", natural)
     if timestamp_ms is not None:
         return AtTimestamp(timestamp_ms)
-    timestamps_ms = options.find(f"{which}OffsetsByTimestamp", parse_offsets)
+    timestamps_ms = options.find(f"{which}OffsetsByTimestamp", _timestamps)
     if timestamps_ms is not None:
         return AtTimestamps(timestamps_ms)
     return options.find(f"{which}Offsets", _offset_limit) or default
@@ -295,7 +295,21 @@ def _limit(options: "_Given", which: str, default: End) -> Limit:
 def _offset_limit(text: str) -> Limit:
     if text.lower() in ("earliest", "latest"):
         return End[text.upper()]
-    return AtOffsets(parse_offsets(text))
+    return AtOffsets(
+        _from(EARLIEST, parse_offsets(text), "an offset, -1 (latest) or -2 (earliest)")
+    )
+
+
+def _timestamps(text: str) -> Offsets:
+    return _from(0, parse_offsets(text), "milliseconds since 1970")
+
+
+def _from(lowest: int, given: Offsets, expected: str) -> Offsets:
+    """All of them, if none is lower: brokers give other numbers below 0 meanings of their own."""
+    for partition, number in given.items():
+        if number < lowest:
+            raise ValueError(f"expected {expected} for {partition}, not {number}")
+    return given
 
 
 def _has(limit: Limit, offset: int) -> bool:

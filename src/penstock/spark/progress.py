@@ -5,18 +5,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Final, Self, TextIO
 
 _REWRITE_S: Final = 0.2
 _LINE_S: Final = 10.0
 _LOOK_S: Final = 0.5
+FIRST_BATCH: Final = "the first batch is under way"
 _CLEAR: Final = "\r\x1b[K"
 
 
 class Progress:
-    """Used by one thread at a time. What it shows is gone when the block ends; what it says stays."""
+    """Used by one thread at a time, and its own watcher. What it shows is gone when the block ends; what it says stays."""
 
     def __init__(
         self,
@@ -29,6 +30,9 @@ class Progress:
         self._clock = clock
         self._next_s = 0.0 if self._is_terminal else clock() + _LINE_S
         self._shown = False
+        self._is_ending = False  # asked to end, and has not raised yet
+        self._doing: str | None = None  # until something else is shown
+        self._lock = threading.Lock()  # of the stream
 
     def __enter__(self) -> Self:
         return self
@@ -42,57 +46,119 @@ class Progress:
         self._clear()
 
     def show(self, text: str) -> None:
-        """The present state; most calls show nothing."""
-        now_s = self._clock()
-        if now_s < self._next_s:
-            return
-        self._next_s = now_s + (_REWRITE_S if self._is_terminal else _LINE_S)
-        self._stream.write(f"{_CLEAR}{text}" if self._is_terminal else f"{text}\n")
-        self._stream.flush()
-        self._shown = self._is_terminal
+        """The present state; most calls show nothing. Raises KeyboardInterrupt if `end_soon` was called."""
+        self._end_if_asked()
+        self._doing = None
+        self._show(text)
+
+    def _show(self, text: str) -> None:
+        with self._lock:
+            now_s = self._clock()
+            if now_s < self._next_s:
+                return
+            self._next_s = now_s + (_REWRITE_S if self._is_terminal else _LINE_S)
+            self._stream.write(f"{_CLEAR}{text}" if self._is_terminal else f"{text}\n")
+            self._stream.flush()
+            self._shown = self._is_terminal
+
+    @contextmanager
+    def doing(self, what: str) -> Iterator[None]:
+        """Shows it while the block runs, which may take long to show anything itself."""
+
+        def look() -> None:
+            if (text := self._doing) is not None:
+                self._show(text)
+
+        self.show(what)
+        self._doing = what
+        try:
+            with _looking(look):
+                yield
+        finally:
+            self._doing = None
+
+    def end_soon(self) -> bool:
+        """The job is to end as with Ctrl-C where nothing is half said to Spark; False if that was asked before.
+
+        Called by a signal's handler, which may be in the middle of anything.
+        """
+        was_asked, self._is_ending = self._is_ending, True
+        return not was_asked
+
+    def _end_if_asked(self) -> None:
+        if self._is_ending and threading.current_thread() is threading.main_thread():
+            self._is_ending = False
+            raise KeyboardInterrupt
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """A line that stays. Raises as `show` does."""
         self._clear()
         self._stream.write(text + "\n")
         self._stream.flush()
+        self._end_if_asked()
 
     def follow(self, query: Any) -> "Meter":
         """Shows a StreamingQuery until it ends, or until Ctrl-C ends it; raises what else ended it."""
         meter = Meter()
         try:
-            while not query.awaitTermination(_LOOK_S):
-                meter.see(query.recentProgress)
-                self.show(meter.line())
+            with self.or_asked():
+                while not query.awaitTermination(_LOOK_S):
+                    meter.see(query.recentProgress)
+                    self.show(meter.line())
+            meter.see(query.recentProgress)
         except KeyboardInterrupt:
-            query.stop()
             meter.was_interrupted = True
-        meter.see(query.recentProgress)
+            with suppress(Exception):  # whoever asked us to end may have ended Spark, too
+                query.stop()
+                meter.see(query.recentProgress)
         return meter
+
+    @contextmanager
+    def or_asked(self) -> Iterator[None]:
+        """What fails after `end_soon` is that end: a service manager asks Spark's processes at the same time."""
+        try:
+            yield
+        except Exception:
+            self._end_if_asked()
+            raise
 
     @contextmanager
     def tasks(self, session: Any, doing: str) -> Iterator[None]:
         """Shows how many tasks of a batch query are done, while the block runs it."""
-        tracker, ended = session.sparkContext.statusTracker(), threading.Event()
+        tracker = session.sparkContext.statusTracker()
 
         def look() -> None:
-            while not ended.wait(_LOOK_S):
-                self.show(f"{doing}{_tasks(tracker)}")
+            self.show(f"{doing}{_tasks(tracker)}")
+            if self._is_ending:
+                session.sparkContext.cancelAllJobs()
 
         self.show(doing)
-        watcher = threading.Thread(target=look, name="progress", daemon=True)
-        watcher.start()
-        try:
+        with self.or_asked(), _looking(look):  # then it was cancelled
             yield
-        finally:
-            ended.set()
-            watcher.join()
 
     def _clear(self) -> None:
         if self._shown:
             self._stream.write(_CLEAR)
             self._stream.flush()
             self._shown = False
+
+
+@contextmanager
+def _looking(look: Callable[[], None]) -> Iterator[None]:
+    """Again and again while the block runs, by another thread."""
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(_LOOK_S):
+            look()
+
+    watcher = threading.Thread(target=run, name="progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
 
 
 class Meter:
@@ -103,6 +169,7 @@ class Meter:
         self.rows_per_s = 0.0
         self.lag: int | None = None
         self.was_interrupted = False
+        self.is_first = True  # no batch has ended yet
         self._last_batch = -1
 
     def see(self, reports: Sequence[Mapping[str, Any]]) -> None:
@@ -112,9 +179,12 @@ class Meter:
                 self.rows += report["numInputRows"]
                 self.rows_per_s = report.get("processedRowsPerSecond") or 0.0
         if reports:
+            self.is_first = False
             self.lag = lag(reports[-1])
 
     def line(self) -> str:
+        if self.is_first:
+            return FIRST_BATCH
         behind = "" if self.lag is None else f", lag {self.lag:,}"
         return f"{self.rows:,} rows, {self.rows_per_s:,.0f} rows/s{behind}"
 

@@ -43,6 +43,7 @@ _RAW_TYPES: Final = (
 )
 _RAW: Final[dict[str, Any]] = dict(zip(RAW_COLUMNS, _RAW_TYPES, strict=True))
 _RAW_BYTES: Final = 8 << 20  # of an Arrow batch, about
+_MAX_MS: Final = ((1 << 63) - 1) // 1_000
 
 
 def schema_of(shape: Shape) -> StructType:
@@ -99,7 +100,7 @@ def _raw_rows(
         "partition": [partition] * len(rows),
         "baseOffset": [h.base_offset for h in headers],
         "lastOffset": [h.last_offset for h in headers],
-        "maxTimestamp": [h.max_timestamp_ms * 1000 for h in headers],
+        "maxTimestamp": [_microseconds(h.max_timestamp_ms) for h in headers],
         "recordCount": [h.record_count for h in headers],
         "codec": [Codec(h.codec).name.lower() for h in headers],
         "producerId": [h.producer_id for h in headers],
@@ -109,3 +110,8 @@ def _raw_rows(
     }
     arrays = [pa.array(columns[field.name], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _microseconds(timestamp_ms: int) -> int:
+    """The nearest that they can hold, as for records."""
+    return max(-_MAX_MS, min(timestamp_ms, _MAX_MS)) * 1_000

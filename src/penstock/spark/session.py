@@ -6,9 +6,11 @@ What the JVM and its workers print goes to a file, so that a terminal shows the 
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -33,6 +35,7 @@ _CHATTY: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")  # who
 _LOGGED: Final = re.compile(r"\d\d:\d\d:\d\d ERROR [^:]+: ")  # as log4j2.properties lays it out
 _IDLE_TALK: Final = ("\tat ", "WARNING: ", "Picked up ", "Setting default log", "To adjust logging")
 _ENDING_S: Final = 5.0
+_STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, which has started the JVM
 
 
@@ -52,7 +55,11 @@ def open_session(settings: SessionSettings) -> Iterator[Any]:
     be_quiet()
     with tempfile.TemporaryDirectory(prefix="penstock-spark-", ignore_cleanup_errors=True) as home:
         launcher = _Launcher(settings, Path(home))
-        session = launcher.start()
+        try:
+            session = launcher.start()
+        except BaseException:  # also Ctrl-C: a JVM would outlive us, and write where we clean up
+            launcher.end_jvm()
+            raise
         try:
             yield session
         except Exception as error:
@@ -151,7 +158,7 @@ class _Launcher:
         started_s = time.monotonic()
         conf = SparkConf(loadDefaults=False).setAll(list(self._confs.items()))
         variables = self._variables()
-        with _environment(variables):
+        with _environment(variables), _signals_put_off():
             self._gateway = self._launch(conf)
         try:
             with _environment(variables):  # now it looks for the Python that runs users' functions
@@ -161,7 +168,7 @@ class _Launcher:
         except Exception as error:
             self.check_alive(error)
             reason = explain(error)
-            self._end_jvm()
+            self.end_jvm()
             raise JobError(f"Spark did not start: {reason}") from error
         session.started_in_s = time.monotonic() - started_s
         return session
@@ -184,7 +191,22 @@ class _Launcher:
                 session.stop()
         except Exception:  # noqa: BLE001  # py4j raises what it likes
             pass
-        self._end_jvm()
+        self.end_jvm()
+
+    def end_jvm(self) -> None:
+        from pyspark import SparkContext
+
+        gateway, self._gateway = self._gateway, None
+        if gateway is None or gateway.proc is None:
+            return
+        # so that the next one starts a JVM of its own, also after this one died
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        try:
+            gateway.shutdown()
+        except Exception:  # noqa: BLE001  # it may be gone already
+            pass
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
 
     def _variables(self) -> dict[str, str]:
         python = {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
@@ -200,8 +222,10 @@ class _Launcher:
         from pyspark.java_gateway import launch_gateway
 
         with open(self._log_path, "ab") as log:
+            # a signal for the whole group is ours alone: we end the JVM, when nothing is half said to it
+            how = {"stdout": log, "stderr": log, "start_new_session": True}
             try:
-                return launch_gateway(conf, {"stdout": log, "stderr": log})
+                return launch_gateway(conf, how)
             except PySparkException:
                 raise JobError(f"Spark did not start: {self._last_words()}") from None
 
@@ -212,21 +236,6 @@ class _Launcher:
         logged = [line for line in told if _LOGGED.match(line)]
         said = _LOGGED.sub("", logged[-1]) if logged else (told or ["it does not say why"])[0]
         return cause(said)
-
-    def _end_jvm(self) -> None:
-        from pyspark import SparkContext
-
-        gateway, self._gateway = self._gateway, None
-        if gateway is None or gateway.proc is None:
-            return
-        # so that the next one starts a JVM of its own, also after this one died
-        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
-        try:
-            gateway.shutdown()
-        except Exception:  # noqa: BLE001  # it may be gone already
-            pass
-        gateway.proc.stdin.close()
-        gateway.proc.wait()
 
 
 def _is_lost(error: Exception) -> bool:
@@ -262,6 +271,35 @@ def _keep(error: Any) -> None:
 
 def _is_telling(line: str) -> bool:
     return bool(line.strip()) and not line.startswith(_IDLE_TALK)
+
+
+@contextmanager
+def _signals_put_off() -> Iterator[None]:
+    """Ctrl-C is taken when the block has ended: a JVM that is half started cannot be ended. A second one is taken at once."""
+    is_main = threading.current_thread() is threading.main_thread()  # no other gets signals
+    before = {int(number): signal.getsignal(number) for number in _STOPPING if is_main}
+    came: list[int] = []
+
+    def take(number: int, frame: Any) -> None:
+        handler = before[number]
+        assert callable(handler), "only those are put off"
+        handler(number, frame)
+
+    def note(number: int, frame: Any) -> None:
+        if came:
+            take(number, frame)
+        came.append(number)
+
+    put_off = [number for number, handler in before.items() if callable(handler)]
+    try:
+        for number in put_off:
+            signal.signal(number, note)
+        yield
+    finally:
+        for number in put_off:
+            signal.signal(number, before[number])
+    if came:
+        take(came[0], None)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ A task that is run again writes its rows again. Within one task no row is double
 """
 
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -33,6 +34,7 @@ _ANY_PARTITION: Final = -1
 _SERVE_EVERY: Final = 1000  # rows between looks at what came back
 _FULL_QUEUE_POLL_S: Final = 0.05
 _FLUSH_S: Final = 0.5
+_AROUND_REASON: Final = re.compile(r"^\S+/\S+: |Connect to \S+ failed: | \(after .*\)$")
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,18 @@ def make_writer(schema: Any, options: Mapping[str, str], overwrite: bool) -> Bat
     """`schema` is a StructType."""
     if overwrite:
         raise SinkError("a topic cannot be overwritten, only added to; write with mode append")
-    return BatchWriter(plan_sink(_types(schema), options))
+    return BatchWriter(_warned(plan_sink(_types(schema), options)))
 
 
 def make_stream_writer(schema: Any, options: Mapping[str, str], overwrite: bool) -> StreamWriter:  # noqa: ARG001
     """Spark says `overwrite` in output mode complete: each whole result is added, as with Spark's own sink."""
-    return StreamWriter(plan_sink(_types(schema), options))
+    return StreamWriter(_warned(plan_sink(_types(schema), options)))
+
+
+def _warned(plan: SinkPlan) -> SinkPlan:
+    for name in plan.ignored:
+        _LOGGER.warning("option-without-effect option=%s", name)
+    return plan
 
 
 def _types(schema: Any) -> dict[str, str]:
@@ -94,10 +102,14 @@ class _Sender:
         self.rows = 0
         self._plan = plan
         self._failure: SinkError | None = None
-        self._producer = _connect({**plan.producer, "on_delivery": self._refused})
+        self._trouble = ""
+        callbacks = {"on_delivery": self._refused, "error_cb": self._heard}
+        self._producer = _connect({**plan.producer, **callbacks})
 
     def send(self, batch: pa.RecordBatch) -> None:
         for row in _rows(self._plan, batch):
+            if self.rows == 0:
+                self._reach(row[0])
             while not self._took(row):  # it holds as much as a task may: wait until some has gone
                 self._serve(_FULL_QUEUE_POLL_S)
             self.rows += 1
@@ -109,6 +121,18 @@ class _Sender:
         while self._producer.flush(_FLUSH_S):
             self._check()
         self._check()
+
+    def _reach(self, topic: str) -> None:
+        """librdkafka would take rows without a broker, and give up on them only after `delivery.timeout.ms`."""
+        try:
+            self._producer.list_topics(topic, timeout=self._plan.reach_ms / 1000)
+        except KafkaException as error:
+            self._producer.poll(0)  # what it could not do is in its callbacks
+            reason = _AROUND_REASON.sub("", self._trouble) or str(error.args[0].str())
+            raise SinkError(
+                f"cannot reach {self._plan.producer['bootstrap.servers']}: {reason.lower()}; "
+                "is a broker running there? start one with: penstock serve"
+            ) from None
 
     def _took(self, row: tuple[Any, ...]) -> bool:
         try:
@@ -131,6 +155,10 @@ class _Sender:
     def _refused(self, error: Any, message: Any) -> None:
         if error is not None and self._failure is None:
             self._failure = _explained(error, message.topic(), message.partition())
+
+    def _heard(self, error: Any) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # which does not say why
+            self._trouble = str(error.str())
 
 
 def _connect(settings: dict[str, Any]) -> Any:

@@ -41,15 +41,42 @@ _REFUSED: Final = {
     "interceptor.classes": "there is no Java here for them to run in",
     "metric.reporters": "there is no Java here for them to run in",
     "sasl.jaas.config": "use kafka.sasl.username and kafka.sasl.password",
-    "ssl.truststore.location": "use kafka.ssl.ca.location with a PEM file",
-    "ssl.truststore.password": "use kafka.ssl.ca.location with a PEM file",
-    "ssl.keystore.password": "use kafka.ssl.key.password",
+    **dict.fromkeys(
+        ("ssl.truststore.location", "ssl.truststore.password", "ssl.truststore.type"),
+        "use kafka.ssl.ca.location with a PEM file",
+    ),
+    **dict.fromkeys(
+        ("ssl.keystore.location", "ssl.keystore.password", "ssl.keystore.type"),
+        "use kafka.ssl.certificate.location and kafka.ssl.key.location with PEM files, and kafka.ssl.key.password",
+    ),
+    **dict.fromkeys(
+        (  # librdkafka would take them, and do nothing
+            *("allow.auto.create.topics", "auto.commit.enable", "auto.commit.interval.ms"),
+            *("auto.offset.reset", "check.crcs", "consume.callback.max.messages"),
+            *("coordinator.query.interval.ms", "enable.auto.commit", "enable.auto.offset.store"),
+            *("enable.partition.eof", "fetch.error.backoff.ms", "fetch.max.bytes"),
+            *("fetch.message.max.bytes", "fetch.min.bytes", "fetch.queue.backoff.ms"),
+            *("fetch.wait.max.ms", "group.id", "group.instance.id", "group.protocol"),
+            *("group.protocol.type", "group.remote.assignor", "heartbeat.interval.ms"),
+            *("isolation.level", "max.partition.fetch.bytes", "max.poll.interval.ms"),
+            *("offset.store.method", "offset.store.path", "offset.store.sync.interval.ms"),
+            *("partition.assignment.strategy", "queued.max.messages.kbytes"),
+            *("queued.min.messages", "session.timeout.ms"),
+        ),
+        "it is a setting of consumers, and the sink only writes",
+    ),
+    **dict.fromkeys(
+        (
+            *("background_event_cb", "consume_cb", "dr_cb", "dr_msg_cb", "error_cb", "logger"),
+            *("on_commit", "on_delivery", "rebalance_cb", "stats_cb", "throttle_cb"),
+        ),
+        "an option is a text, and cannot be a function",
+    ),
 }
 _WITHOUT_EFFECT: Final = frozenset(
     {  # they tune Java's client; no record depends on them
         "client.dns.lookup.timeout.ms",
         "enable.metrics.push",
-        "max.block.ms",
         "metadata.max.idle.ms",
         "metrics.num.samples",
         "metrics.recording.level",
@@ -70,6 +97,9 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "queue.buffering.max.kbytes": 64 * 1024,  # what one task may hold in memory
     "queue.buffering.max.messages": 500_000,
 }
+_REACH: Final = "max.block.ms"
+_OURS: Final = ("buffer.memory", _REACH)  # librdkafka has no such setting; they are honoured here
+_REACH_MS: Final = 10_000
 _IDEMPOTENCE: Final = "enable.idempotence"
 _ACKS: Final = ("acks", "request.required.acks")
 
@@ -84,6 +114,8 @@ class SinkPlan(NamedTuple):
     topic: str | None  # for every row; None: each row has its own
     columns: tuple[str, ...]  # of those that matter, the ones that the rows have
     producer: dict[str, Any]  # librdkafka's settings
+    reach_ms: int  # how long a task looks for a broker that answers
+    ignored: tuple[str, ...]  # options that are accepted, and without effect
 
 
 def plan_sink(types: Mapping[str, str], options: Mapping[str, str]) -> SinkPlan:
@@ -103,7 +135,8 @@ def plan_sink(types: Mapping[str, str], options: Mapping[str, str]) -> SinkPlan:
                 f"column {name} is {types[name]}, and must be {' or '.join(allowed)}; cast it first"
             )
     columns = tuple(name for name in _TYPES if name in types and not (name == TOPIC and topic))
-    return SinkPlan(topic, columns, producer_settings(given))
+    settings = producer_settings(given)
+    return SinkPlan(topic, columns, settings, _reach_ms(given), _ignored(given))
 
 
 def producer_settings(options: Mapping[str, str]) -> dict[str, Any]:
@@ -122,19 +155,29 @@ def producer_settings(options: Mapping[str, str]) -> dict[str, Any]:
     chosen.update(
         (_RENAMED.get(name, name), value)
         for name, value in given.items()
-        if name not in _WITHOUT_EFFECT and name != "buffer.memory"
+        if name not in _WITHOUT_EFFECT and name not in _OURS
     )
     if "buffer.memory" in given:
-        chosen["queue.buffering.max.kbytes"] = _kbytes(given["buffer.memory"])
+        size_bytes = _number("buffer.memory", given["buffer.memory"], "bytes")
+        chosen["queue.buffering.max.kbytes"] = max(1, size_bytes // 1024)
     waits_for_all = all(chosen.get(name, "all") in ("all", "-1") for name in _ACKS)
     chosen.setdefault(_IDEMPOTENCE, waits_for_all)
     return chosen
 
 
-def _kbytes(text: str) -> int:
+def _reach_ms(options: Mapping[str, str]) -> int:
+    text = options.get(_KAFKA + _REACH)
+    return _REACH_MS if text is None else _number(_REACH, text.strip(), "milliseconds")
+
+
+def _number(name: str, text: str, unit: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise SinkError(f"option kafka.buffer.memory: expected a number of bytes, not {text!r}")
-    return max(1, int(text) // 1024)
+        raise SinkError(f"option kafka.{name}: expected a number of {unit}, not {text!r}")
+    return int(text)
+
+
+def _ignored(options: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(name for name in options if name.removeprefix(_KAFKA) in _WITHOUT_EFFECT)
 
 
 def _check_names(given: Mapping[str, str]) -> None:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, TypeVar
 from penstock.client import admin
 from penstock.client.pool import Pool
 from penstock.model.ids import TopicPartition
-from penstock.spark.errors import JobError
+from penstock.spark.errors import BadOption
 
 T = TypeVar("T")
 _CLIENT_ID: Final = "penstock-pipeline"
@@ -28,6 +28,11 @@ class Ranges(NamedTuple):
     def offsets(self) -> int:
         """At least as many as there are records: compaction and transactions leave gaps."""
         return sum(max(0, self.after[place] - first) for place, first in self.first.items())
+
+    @property
+    def readable_first(self) -> dict[TopicPartition, int]:
+        """As `first`, which a time may have put within an open transaction: nothing can be read from there yet."""
+        return {place: min(first, self.after[place]) for place, first in self.first.items()}
 
     def source_options(self, bootstrap: str) -> dict[str, str]:
         """Of `format("penstock")`, to read just this."""
@@ -60,7 +65,7 @@ def ask(bootstrap: str, question: Callable[[Pool], Awaitable[T]]) -> T:
     try:
         return asyncio.run(run())
     except ValueError as error:
-        raise JobError(f"--bootstrap: {error}") from None
+        raise BadOption(f"--bootstrap: {error}") from None
 
 
 def find_ranges(
@@ -68,11 +73,11 @@ def find_ranges(
     topics: Sequence[str],
     *,
     since_ms: int | None = None,
-    until_ms: int | None = None,
     read_committed: bool = False,
 ) -> Ranges:
-    """All that the topics hold, or what of it is in a stretch of time; raises for a topic that does not exist.
+    """All that the topics hold; raises for a topic that does not exist.
 
+    `since_ms`: from the first record that is as young; older ones may follow it, and no younger one is before it.
     `read_committed`: nothing from the first open transaction on.
     """
 
@@ -85,12 +90,11 @@ def find_ranges(
         ]
         latest = await _offsets(pool, places, admin.LATEST, read_committed=read_committed)
         first = await _offsets(pool, places, admin.EARLIEST if since_ms is None else since_ms)
-        after = latest if until_ms is None else await _offsets(pool, places, until_ms)
         cluster = await pool.metadata([])
         return Ranges(
             cluster.cluster_id or "",
             {place: _or_end(first[place], latest[place]) for place in places},
-            {place: _or_end(after[place], latest[place]) for place in places},
+            {place: latest[place] for place in places},
         )
 
     return ask(bootstrap, question)

@@ -17,8 +17,9 @@ from penstock.client import raw_transactions as transactions
 from penstock.client.errors import ClientError
 from penstock.client.pool import Pool
 from penstock.client.raw_transactions import Fenced, OffsetToCommit, Session, TransactionLost
+from penstock.model.errors import ErrorCode
 from penstock.model.ids import TopicPartition
-from penstock.spark.errors import JobError
+from penstock.spark.errors import BadOption, JobError
 from penstock.spark.outgoing import Target, placing
 from penstock.spark.sending import PATIENCE_MS
 from penstock.spark.sink_options import SinkError, plan_sink
@@ -40,6 +41,10 @@ CONFS: Final = {  # of an application whose tasks write in a transaction
 OVERDUE: Final = (
     "another run of this job has taken over, or the batch took longer than --transaction-timeout; nothing of it "
     "was committed: see that one runs only, give a smaller --batch-records or a longer timeout, and run it again"
+)
+
+_TOO_LONG: Final = (
+    "longer than brokers allow; give a shorter one, or raise their transaction.max.timeout.ms"
 )
 
 Committed = Mapping[TopicPartition, OffsetToCommit]
@@ -77,7 +82,12 @@ class Transactions:
             found = await transactions.committed_offsets(pool, self._group, timeout_ms=PATIENCE_MS)
             return session, found
 
-        self._session, committed = ask(self._bootstrap, question)
+        try:
+            self._session, committed = ask(self._bootstrap, question)
+        except ClientError as error:
+            if error.code is not ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+                raise
+            raise BadOption(f"--transaction-timeout {self._timeout_ms} ms: {_TOO_LONG}") from error
         reached("transaction:begun")
         return {place: row for place, row in committed.items() if row.offset >= 0}
 

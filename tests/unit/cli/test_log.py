@@ -151,7 +151,8 @@ def test_a_snapshot_shows_every_producer(
     producer.next_sequence = 17
     producers = Producers()
     producers.restore([(9, producer)])
-    section = snapshot.section_of(200, snapshot.NO_MARK, producers, {100: txn_index.Digest(2, 7)})
+    aborted_before = {100: txn_index.Digest(2, 7)}
+    section = snapshot.section_of(200, snapshot.NO_MARK, producers, aborted_before, 1_000)
     file = tmp_path / "producers.snapshot"
     file.write_bytes(snapshot.encode([section]))
     shown, aborted = dump(capsys, str(file))

@@ -1,6 +1,8 @@
 """`penstock pipeline`: flags over file over defaults, and errors that say what to do. No Spark starts here."""
 
+import signal
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -160,6 +162,18 @@ def test_a_wrong_file_is_named_with_what_is_wrong_in_it(
     assert said in str(caught.value)
 
 
+def test_a_file_that_is_not_utf_8_is_wrong_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.toml"
+    path.write_bytes('table = "caf\xe9"'.encode("latin-1"))
+    assert main(["pipeline", "traffic", "--config", str(path), "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert said == (
+        f"penstock: {path}: TOML is UTF-8, and byte 12 (0xe9) is not; save the file as UTF-8\n"
+    )
+
+
 def test_what_is_missing_is_named(job: Job[Any]) -> None:
     with pytest.raises(UsageError, match="test needs --checkpoint, TOPIC; see: penstock pipeline"):
         options(job)
@@ -224,6 +238,35 @@ def test_exit_codes_tell_done_from_failed(
     assert capsys.readouterr().out == "3 rows\n1 lost\n"
     assert run_with(monkeypatch, JobError("no Java; install one")) == 1
     assert capsys.readouterr().err == "penstock: no Java; install one\n"
+
+
+@pytest.mark.usefixtures("job")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_job_that_is_terminated_ends_as_with_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: signal.Signals
+) -> None:
+    def follow(*_: Any, **__: Any) -> Summary:
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(number)
+            pytest.fail("it went on")
+        return Summary({}, ("3 rows",))
+
+    def copy(*_: Any, **__: Any) -> Summary:
+        signal.raise_signal(number)
+        pytest.fail("it went on")
+
+    before = signal.signal(signal.SIGTERM, lambda *_: pytest.fail("nobody took the signal"))
+    try:
+        words = ["pipeline", "test", "orders", "--checkpoint", "/c"]
+        monkeypatch.setattr(pipeline, "run_job", follow)
+        assert main(words) == 0
+        assert capsys.readouterr().out == "3 rows\n"
+        monkeypatch.setattr(pipeline, "run_job", copy)
+        assert main(words) == 1
+        assert capsys.readouterr().err == "penstock: interrupted\n"
+        assert signal.getsignal(signal.SIGTERM) is not signal.default_int_handler, "as it was"
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_without_pyspark_the_remedy_is_told(

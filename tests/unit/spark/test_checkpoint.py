@@ -57,8 +57,25 @@ def test_another_job_is_told_what_differs_and_the_remedy(
 
 def test_a_checkpoint_that_no_job_of_ours_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
-    with pytest.raises(JobError, match=r"has offsets but no penstock\.json"):
-        claim(str(tmp_path), LAKE)
+    for refused in (claim, check):
+        with pytest.raises(JobError, match=r"has offsets but no penstock\.json"):
+            refused(str(tmp_path), LAKE)
+
+
+def test_a_directory_that_holds_something_else_is_no_checkpoint(tmp_path: Path) -> None:
+    """Spark's files among those of a table would be taken for its data."""
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / ".penstock.json.new").touch()
+    assert not check(str(tmp_path), LAKE)
+    for name in ("_penstock", "topic=a", "topic=b", "topic=c"):
+        (tmp_path / name).mkdir()
+    for refused in (claim, check):
+        with pytest.raises(JobError) as caught:
+            refused(str(tmp_path), LAKE)
+        assert str(caught.value) == (
+            f"{tmp_path} is no checkpoint: it has _penstock, topic=a, topic=b …; "
+            "give --checkpoint a directory of its own"
+        )
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]"])

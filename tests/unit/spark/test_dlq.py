@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.spark.errors import JobError
-from penstock.spark.jobs.dlq import DlqOptions, plan
+from penstock.spark.jobs.dlq import DlqOptions, _lines, plan
 from penstock.spark.jobs.dlq_repair import read_repair
 from penstock.spark.jobs.dlq_sending import entry
 
@@ -26,6 +26,25 @@ def test_what_makes_no_sense_is_refused(options: dict[str, object], said: str) -
 def test_a_table_that_is_not_there_is_told_before_spark_starts() -> None:
     with pytest.raises(JobError, match="/no/such: there is no such table"):
         plan(DlqOptions(table="/no/such"))
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "shown"),
+    [
+        (None, "?"),
+        (0, "1970-01-01 00:00:00Z"),
+        (1_763_400_000_000_000, "@1763400000000000"),
+        (9_223_372_036_854_775, "@9223372036854775"),
+        (-9_223_372_036_854_775, "@-9223372036854775"),
+    ],
+)
+def test_the_time_of_a_letter_is_shown_even_if_no_date_can_say_it(
+    timestamp_ms: int | None, shown: str
+) -> None:
+    kind = {"kind": "k", "letters": 1, "topics": ["t"]}
+    times = {"first_ms": timestamp_ms, "last_ms": timestamp_ms}
+    facts = {"letters": 1, "source": "s", "kinds": [{**kind, **times}]}
+    assert _lines(facts)[1] == f"  1 k: t, {shown} to {shown}"
 
 
 def test_the_same_record_to_another_topic_is_another_entry() -> None:

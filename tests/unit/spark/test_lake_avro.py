@@ -11,7 +11,7 @@ import pytest
 
 from penstock.spark.errors import JobError
 from penstock.spark.jobs import lake_schema as schemas
-from penstock.spark.jobs.lake_avro import parser, read_avro, spark_type
+from penstock.spark.jobs.lake_avro import parser, read_avro, record_columns, spark_type
 
 ORDER = {
     "type": "record",
@@ -55,6 +55,36 @@ def test_an_avro_schema_becomes_columns(tmp_path: Path) -> None:
 def test_what_makes_no_columns_is_refused(schema: Any, reason: str) -> None:
     with pytest.raises(JobError, match=reason):
         spark_type(schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "wrong"),
+    [
+        ({"foo": 1}, """{"foo": 1} has no 'type'"""),
+        (7, "7 has no 'type'"),
+        ({"logicalType": "uuid"}, "{} has no 'type'"),
+        ({"type": "record", "fields": []}, "has no 'name'"),
+        ({"type": "record", "name": 7, "fields": []}, "must be a text, not 7"),
+        ({"type": "record", "name": "R"}, "has no 'fields'"),
+        ({"type": "record", "name": "R", "fields": {}}, "must be a list, not {}"),
+        ({"type": "record", "name": "R", "fields": [3]}, "3 has no 'name'"),
+        ({"type": "record", "name": "R", "fields": [{"name": "a"}]}, "has no 'type'"),
+        ({"type": "array"}, "has no 'items'"),
+        ({"type": "map"}, "has no 'values'"),
+        ({"type": "bytes", "logicalType": "decimal"}, "has no 'precision'"),
+        ({"type": ["null", "Nobody"], "logicalType": "x"}, "Nobody is not defined"),
+        ("string", "the lake needs a record, not string"),
+    ],
+)
+def test_a_file_that_is_no_avro_schema_is_named_with_what_it_lacks(
+    tmp_path: Path, schema: Any, wrong: str
+) -> None:
+    path = tmp_path / "order.avsc"
+    path.write_text(json.dumps(schema))
+    with pytest.raises(JobError) as refused:
+        record_columns(read_avro(str(path)), str(path))
+    assert str(path) in str(refused.value)
+    assert wrong in str(refused.value)
 
 
 def test_a_schema_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -24,6 +24,9 @@ def options(**given: Any) -> LakeOptions:
         ({"batch_records": 0}, "at least 1"),
         ({"format": "iceberg"}, "--iceberg-table"),
         ({"format": "iceberg", "iceberg_table": "a.b", "compact": True}, "engine"),
+        ({"dead_letters": "/lake/orders/"}, "must not be the same"),
+        ({"dead_letters": "/lake/orders/dead"}, "must not be the same"),
+        ({"dead_letters": "/lake"}, "must not be the same"),
         ({"format": "delta", "decode": "json", "evolve": True}, "keeps its schema"),
     ],
 )
@@ -37,6 +40,7 @@ def test_the_name_is_that_of_table_and_topics() -> None:
     assert one == options(topics=("a", "b"), table="file:///lake/orders").layout
     assert one.job.startswith("a-b-")
     assert one.job != options(topics=("a", "b"), table="/lake/other").layout.job
+    assert one == options(topics=("a", "b", "a")).layout
     assert one.dead_letters == "/lake/orders_dead_letters"
 
 

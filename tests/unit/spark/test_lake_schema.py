@@ -45,6 +45,40 @@ def test_names_that_differ_in_case_only_are_one() -> None:
     assert schemas.nullable(struct(id="long", ID="string")) == struct(id="long")
 
 
+RIVALS = struct(
+    ID="long",
+    id="string",
+    who=struct(Name="long", name="long"),
+    all=array(struct(X="long", x="long")),
+)
+
+
+def test_of_names_that_differ_in_case_only_that_of_the_most_records_stays() -> None:
+    counts = {"value.ID": 1, "value.id": 2, "value.who.name": 1, "value.all[].X": 1}
+    found = schemas.settled(RIVALS, counts)
+    assert found == struct(id="string", who=struct(name="long"), all=array(struct(X="long")))
+    assert schemas.has_rivals(RIVALS)
+    assert not schemas.has_rivals(found)
+    assert schemas.settled(found, {}) == found
+
+
+def test_the_name_that_the_table_has_wins_over_any_number_of_records() -> None:
+    old = struct(ID="long", who=struct(Name="long"), all=array(struct(X="long")))
+    counts = {"value.id": 9, "value.who.name": 9, "value.all[].x": 9}
+    assert schemas.settled(RIVALS, counts, old) == old
+
+
+def test_what_is_within_such_a_field_is_settled_after_it() -> None:
+    found = struct(Who=struct(a="long", A="long"), who=struct(b="long", B="long"))
+    once = schemas.settled(found, {"value.who": 1})
+    assert once == struct(who=struct(b="long", B="long"))
+    assert schemas.settled(once, {"value.who.b": 1}) == struct(who=struct(b="long"))
+
+
+def test_only_names_that_are_like_no_other_need_no_count() -> None:
+    assert schemas.without_rivals(RIVALS) == struct(who=struct(), all=array(struct()))
+
+
 def test_a_table_that_has_no_schema_takes_any() -> None:
     assert schemas.accepted(None, struct(a="long"), may_grow=False, where="t") == struct(a="long")
 

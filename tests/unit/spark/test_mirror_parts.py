@@ -95,6 +95,12 @@ def test_of_a_source_that_is_gone_only_the_past_is_known() -> None:
     assert unknown.line() == "0 records, an unknown time behind"
 
 
+def test_how_many_records_are_lost_is_told_only_of_a_source_that_was_asked() -> None:
+    lag = Lag(0, None, 8.0)
+    assert lag.loss(is_live=True) == {"records": 0, "bytes": None, "seconds": 8.0}
+    assert lag.loss(is_live=False) == {"records": None, "bytes": None, "seconds": 8.0}
+
+
 def test_what_is_remembered_is_read_again() -> None:
     for beat in (Beat(5, 7, 1_700), Beat(5, 7, 1_700, "aa>bb", 1_800)):
         assert beats.parse(beat.offset, beats.text(beat)) == beat

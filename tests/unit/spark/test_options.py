@@ -115,6 +115,25 @@ def test_one_timestamp_comes_before_those_of_partitions_and_they_before_offsets(
     assert limits == [AtTimestamp(7), AtTimestamps({T0: 5}), End.EARLIEST]
 
 
+@pytest.mark.parametrize("number", [-3, -4, -(2**63)])
+@pytest.mark.parametrize("parse", [parse_batch, parse_stream])
+def test_an_offset_below_those_that_mean_an_end_is_refused_by_name(
+    parse: object, number: int
+) -> None:
+    assert refused(parse, startingOffsets=f'{{"t":{{"0":{number}}}}}') == (
+        f"option startingOffsets: expected an offset, -1 (latest) or -2 (earliest) for t-0, not {number}"
+    )
+
+
+def test_what_no_end_can_be_is_refused_by_name() -> None:
+    assert "option endingOffsets: expected an offset" in refused(
+        parse_batch, endingOffsets='{"t":{"0":-3}}'
+    )
+    for name in ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp"):
+        said = refused(parse_batch, **{name: '{"t":{"0":-1}}'})
+        assert said == f"option {name}: expected milliseconds since 1970 for t-0, not -1"
+
+
 def test_ends_have_the_same_precedence() -> None:
     options = {
         "endingOffsets": '{"t":{"0":9}}',

@@ -1,11 +1,18 @@
 """Progress is one line on a terminal, few lines in a log, and never a flood."""
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import StringIO
+from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from penstock.spark.job import Job, JobOptions, Plan, Summary, run_job
 from penstock.spark.progress import Meter, Progress, lag
+from tests.support.server import until
 
 
 class Terminal(StringIO):
@@ -116,3 +123,122 @@ def test_ctrl_c_ends_a_query_in_order() -> None:
     assert query.stopped
     assert meter.was_interrupted
     assert meter.rows == 20
+
+
+def test_a_job_that_is_to_end_does_so_where_it_shows_how_far_it_is() -> None:
+    progress = Progress(StringIO(), clock=Clock())
+    query = Query(9)
+    assert progress.end_soon()
+    assert not progress.end_soon(), "asked again: it has not ended"
+    meter = progress.follow(query)
+    assert query.stopped
+    assert meter.was_interrupted
+    assert progress.end_soon(), "it was told, and what it does now ends by itself"
+    with pytest.raises(KeyboardInterrupt):
+        progress.say("it goes on when it can")
+    progress.show("the summary")
+
+
+class Lost:
+    """A query whose JVM ended."""
+
+    def awaitTermination(self, seconds: float) -> bool:
+        raise RuntimeError(f"Spark is gone, and not only for {seconds} s")
+
+    def stop(self) -> None:
+        raise RuntimeError("Spark is gone")
+
+
+def test_spark_may_end_first_when_all_are_to_end() -> None:
+    """A service manager tells every process of the job at the same time."""
+    progress = Progress(StringIO(), clock=Clock())
+    with pytest.raises(RuntimeError, match="gone"):
+        progress.follow(Lost())
+    progress.end_soon()
+    assert progress.follow(Lost()).was_interrupted
+
+
+def test_only_the_main_thread_is_interrupted() -> None:
+    progress = Progress(StringIO(), clock=Clock())
+    progress.end_soon()
+    other = Thread(target=progress.show, args=["3 rows"])
+    other.start()
+    other.join()
+    with pytest.raises(KeyboardInterrupt):
+        progress.show("3 rows")
+
+
+class Context:
+    """Of a session, for `tasks`: one job that runs until it is cancelled."""
+
+    def __init__(self) -> None:
+        self.sparkContext = self
+        self._cancelled = Event()
+
+    def statusTracker(self) -> "Context":
+        return self
+
+    def getActiveStageIds(self) -> list[int]:
+        return []
+
+    def cancelAllJobs(self) -> None:
+        self._cancelled.set()
+
+    def run(self, progress: Progress) -> None:
+        progress.end_soon()
+        assert self._cancelled.wait(20)
+        raise RuntimeError("cancelled")
+
+
+def test_tasks_of_a_job_that_is_to_end_are_cancelled() -> None:
+    progress, session = Progress(StringIO(), clock=Clock()), Context()
+    with pytest.raises(KeyboardInterrupt), progress.tasks(session, "copying"):
+        session.run(progress)
+    with pytest.raises(ZeroDivisionError), progress.tasks(session, "copying"):
+        raise ZeroDivisionError
+
+
+def test_what_takes_long_says_what_it_is_until_something_else_is_shown() -> None:
+    stream = Terminal()
+    progress = Progress(stream)
+    with progress.doing("starting Spark"):
+        until(lambda: stream.getvalue().count("starting Spark") > 2, "it is shown again")
+        until(lambda: _shows(progress, stream, "3 rows"), "it shows what comes next")
+        shown = stream.getvalue()
+        time.sleep(1.5)  # it looks twice a second
+        assert stream.getvalue() == shown
+
+
+def _shows(progress: Progress, stream: Terminal, text: str) -> bool:
+    progress.show(text)
+    return stream.getvalue().endswith(text)
+
+
+def test_before_the_first_batch_there_are_no_rows_to_tell_of() -> None:
+    meter = Meter()
+    assert meter.line() == "the first batch is under way"
+    meter.see([report(0, 0)])
+    assert meter.line() == "0 rows, 0 rows/s"
+
+
+def test_a_job_says_what_it_does_before_it_has_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, seen = Terminal(), list[str]()
+
+    def see(text: str) -> None:
+        until(lambda: text in stream.getvalue(), text)
+        seen.append(text)
+
+    @contextmanager
+    def open_session(_: Any) -> Iterator[Any]:
+        see("starting Spark")
+        yield SimpleNamespace(started_in_s=1.0)
+
+    def run(*_: Any) -> Summary:
+        see("reading what there is to do")
+        return Summary({}, ())
+
+    monkeypatch.setattr("penstock.spark.job.open_session", open_session)
+    monkeypatch.setattr("penstock.spark.job.check_pyspark", lambda: None)
+    job = Job(name="test", options=JobOptions, plan=lambda _: Plan({}, ()), run=run, examples=())
+    run_job(job, JobOptions(), progress=Progress(stream))
+    assert seen == ["starting Spark", "reading what there is to do"]

@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 from penstock.client.raw_transactions import OffsetToCommit
 from penstock.model.ids import TopicPartition
 from penstock.spark.errors import JobError
+from penstock.spark.jobs.record_times import Times
 from penstock.spark.jobs.replay_range import (
     Piece,
     decided,
     from_marks,
+    kept,
     mark,
-    narrowed,
     next_chunk,
     parse_piece,
 )
@@ -42,12 +43,18 @@ def test_chunks_cover_every_offset_once_and_are_no_larger_than_asked(
 
 
 def test_what_a_group_keeps_of_a_replay_is_what_was_decided() -> None:
-    what = decided("wish", RANGES)
-    assert what.first == {ZERO: 3}
-    assert what.offsets == 6
-    rows = {ZERO: OffsetToCommit(5, mark(what, ZERO))}
-    assert from_marks(rows, "g") == what
+    for times in (Times(), Times(since_ms=17), Times(until_ms=19), Times(17, 19)):
+        what = decided("wish", RANGES, times=times)
+        assert what.first == {ZERO: 3}
+        assert what.offsets == 6
+        rows = {ZERO: OffsetToCommit(5, mark(what, ZERO))}
+        assert from_marks(rows, "g") == what
     assert from_marks({}, "g") is None
+
+
+def test_a_replay_begun_before_times_were_kept_goes_on_without_them() -> None:
+    rows = {ZERO: OffsetToCommit(5, '{"wish":"wish","first":3,"after":9}')}
+    assert from_marks(rows, "g") == decided("wish", RANGES)
 
 
 @pytest.mark.parametrize("metadata", [None, "", "batch=3", "{}", "[]"])
@@ -56,9 +63,37 @@ def test_a_group_of_something_else_is_refused(metadata: str | None) -> None:
         from_marks({ZERO: OffsetToCommit(5, metadata)}, "g")
 
 
-def test_pieces_narrow_what_is_read() -> None:
-    assert narrowed(RANGES, []) == RANGES
-    assert narrowed(RANGES, [Piece(ZERO, 4, 6)]) == Ranges("cluster", {ZERO: 4}, {ZERO: 6})
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 40), st.integers(1, 9)), min_size=1),
+    st.integers(1, 20),
+)
+def test_all_pieces_of_a_partition_are_taken_in_order_and_no_offset_twice(
+    spans: list[tuple[int, int, int]], most: int
+) -> None:
+    asked = [Piece(TopicPartition("t", n), first, first + size) for n, first, size in spans]
+    what = decided("wish", Ranges("cluster", {ZERO: 0, ONE: 0}, {ZERO: 50, ONE: 50}), asked)
+    at, seen = dict(what.first), []
+    while True:
+        start, end = what.next_chunk(at, most)
+        if not end:
+            break
+        seen += [(p, offset) for p in end for offset in range(start[p], end[p])]
+        at |= end
+        assert what.done(at) == len(seen)
+        rows = {p: OffsetToCommit(o, mark(what, p)) for p, o in at.items()}
+        assert from_marks(rows, "g", asked) == what, "a run that is started again has others"
+    wanted = {(p, offset) for p, first, after in asked for offset in range(first, after)}
+    assert len(seen) == what.offsets
+    for place in (ZERO, ONE):
+        assert [o for p, o in seen if p == place] == sorted(o for p, o in wanted if p == place)
+
+
+def test_what_was_decided_stays_though_the_topic_has_changed() -> None:
+    asked = [Piece(ZERO, 7, 9), Piece(ZERO, 4, 5)]
+    what = decided("wish", RANGES, asked)
+    assert what.pieces == (Piece(ZERO, 4, 5), Piece(ZERO, 7, 9))
+    assert kept("wish", what.first, what.after, asked) == what
+    assert kept("wish", {ZERO: 3}, {ZERO: 9}, []) == decided("wish", RANGES)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +106,7 @@ def test_pieces_narrow_what_is_read() -> None:
 )
 def test_what_the_topics_do_not_hold_is_an_error(piece: Piece, said: str) -> None:
     with pytest.raises(JobError, match=said):
-        narrowed(RANGES, [piece])
+        decided("wish", RANGES, [piece])
 
 
 @pytest.mark.parametrize("text", ["", "t", "t:0", "t:0:5", "t:0:5-5", "t:0:6-5", "t:x:1-2"])

@@ -105,3 +105,18 @@ def test_a_column_that_the_user_says_is_never_null_may_be_so() -> None:
     (batch,) = decoded([Fetched(memoryview(stored(2)), 0, [])], OffsetRange(T0, 0, 2), schema, True)
 
     assert batch.schema.equals(schema)
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "shown_us"),
+    [
+        (1_763_400_000_000_000, 1_763_400_000_000_000_000),  # microseconds taken for milliseconds
+        (1_763_400_000_000_000_000, 9_223_372_036_854_775_000),  # nanoseconds: the nearest there is
+        (-1, -1_000),
+    ],
+)
+def test_a_stored_batch_of_an_impossible_time_can_be_read(timestamp_ms: int, shown_us: int) -> None:
+    data = bytes(build_batch([Record(0, timestamp_ms, None, b"v")], base_offset=0))
+    schema = arrow(Shape(True, ("maxTimestamp",)))
+    (batch,) = raw_batches([Fetched(memoryview(data), 0, [])], OffsetRange(T0, 0, 1), schema, False)
+    assert batch.column(0).cast(pa.int64()).to_pylist() == [shown_us]

@@ -70,6 +70,13 @@ def test_options_that_spark_adds_are_accepted() -> None:
         "transactional.id",
         "partitioner.class",
         "sasl.jaas.config",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+        "ssl.truststore.location",
+        "auto.offset.reset",
+        "group.id",
+        "isolation.level",
+        "on_delivery",
     ],
 )
 def test_producer_settings_that_cannot_be_honoured_are_refused(name: str) -> None:
@@ -104,6 +111,23 @@ def test_javas_names_become_librdkafkas() -> None:
     assert found["queue.buffering.max.kbytes"] == 32768
     assert found["linger.ms"] == "5"
     assert not {"max.block.ms", "buffer.memory", "max.request.size"} & set(found)
+
+
+def test_how_long_to_look_for_a_broker_is_javas_setting() -> None:
+    options = {**BROKER, "topic": "t"}
+    assert plan_sink({"value": "string"}, options).reach_ms == 10_000
+    options["kafka.max.block.ms"] = " 2500 "
+    assert plan_sink({"value": "string"}, options).reach_ms == 2500
+    options["kafka.max.block.ms"] = "soon"
+    with pytest.raises(SinkError, match=r"kafka\.max\.block\.ms: expected a number of millisec"):
+        plan_sink({"value": "string"}, options)
+
+
+def test_what_only_tunes_javas_client_is_told_as_ignored() -> None:
+    options = {**BROKER, "topic": "t", "kafka.metrics.num.samples": "3", "kafka.linger.ms": "5"}
+    plan = plan_sink({"value": "string"}, options)
+    assert plan.ignored == ("kafka.metrics.num.samples",)
+    assert "metrics.num.samples" not in plan.producer
 
 
 def test_a_wrong_buffer_size_is_named() -> None:

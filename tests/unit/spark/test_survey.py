@@ -24,6 +24,12 @@ def test_an_end_before_the_start_is_nothing_to_read() -> None:
     assert Ranges("c", {A0: 9}, {A0: 4}).offsets == 0
 
 
+def test_nothing_is_read_from_beyond_the_end() -> None:
+    """A time may lead into an open transaction."""
+    ranges = Ranges("c", {A0: 9, A1: 2}, {A0: 4, A1: 4})
+    assert ranges.readable_first == {A0: 4, A1: 2}
+
+
 def test_offsets_are_written_as_spark_writes_them() -> None:
     assert offsets_json({A0: 1}) == '{"a": {"0": 1}}'
 

@@ -11,10 +11,13 @@ from penstock.spark.jobs.traffic import TrafficOptions, show_key
 from penstock.spark.jobs.traffic_picture import draw
 from penstock.spark.jobs.traffic_report import (
     DAY_MS,
+    FIRST_MS,
+    LAST_MS,
     Cell,
     HotKey,
     Stored,
     choose_step_ms,
+    date_text,
     growth,
     lines,
     partitions,
@@ -100,7 +103,52 @@ def test_growth_is_told_from_whole_days_only() -> None:
 
 @given(st.integers(-100, 100), st.integers(0, 1000), st.integers(2, 50))
 def test_the_slope_of_a_straight_line_is_its_own(step: int, start: int, count: int) -> None:
-    assert slope([start + step * x for x in range(count)]) == pytest.approx(step)
+    line = {x: start + step * x for x in range(count)}
+    assert slope(line, count) == pytest.approx(step)
+
+
+@given(st.dictionaries(st.integers(0, 9), st.integers(0, 1000)))
+def test_days_without_bytes_count_though_they_are_not_named(amounts: dict[int, int]) -> None:
+    named = {day: amounts.get(day, 0) for day in range(10)}
+    assert slope(amounts, 10) == pytest.approx(slope(named, 10))
+
+
+@pytest.mark.parametrize("odd", [None, LAST_MS // DAY_MS, FIRST_MS // DAY_MS])
+def test_one_record_of_a_time_far_away_spoils_nothing(odd: int | None) -> None:
+    days = [cell(interval=day, size_bytes=100 + 10 * day) for day in range(6)]
+    found = facts([*days, cell(interval=odd, records=1)], DAY_MS)
+    (topic,) = found["topics"]
+    assert topic["records"] == 61
+    assert len(topic["growth"]["days"]) == (6 if odd is None else 7)
+    assert topic["without_date"] == (1 if odd is None else 0)
+    assert (topic["growth"]["bytes_per_day_change"] == 10) == (odd is None)
+    assert ("1 records have times outside" in "".join(lines(found))) == (odd is None)
+    assert ElementTree.fromstring(draw(found)).tag.endswith("svg")
+
+
+def test_a_topic_of_nothing_but_impossible_times_has_sizes_and_no_rate() -> None:
+    found = facts([cell(interval=None)])
+    (topic,) = found["topics"]
+    assert topic["record_bytes"]["mean"] == 100
+    assert (topic["rate"]["records_per_s"], topic["rate"]["intervals"]) == (None, [])
+    assert not any("  rate  " in line for line in lines(found))
+    assert "no record has a time in the years 1 to 9999" in draw(found)
+    assert choose_step_ms([stored(first_ms=None, last_ms=None)]) == 1000
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "shown"),
+    [
+        (FIRST_MS - 1, "@-62135596800001"),
+        (LAST_MS, "9999-12-31"),
+        (LAST_MS + 1, "@253402300800000"),
+        (1_763_400_000_000_000_000, "@1763400000000000000"),
+    ],
+)
+def test_a_time_that_dates_cannot_say_is_shown_in_milliseconds(
+    timestamp_ms: int, shown: str
+) -> None:
+    assert date_text(timestamp_ms, "%Y-%m-%d") == shown
 
 
 def test_people_get_the_numbers_that_matter() -> None:
@@ -108,6 +156,11 @@ def test_people_get_the_numbers_that_matter() -> None:
     assert shown[0] == "t: 100 records, 2.0 KiB, 500 B stored"
     assert any("peak 90.0 records/s at 1970-01-01 00:00:03Z" in line for line in shown)
     assert any("<k>  4 records, 4.0%" in line for line in shown)
+
+
+def test_few_records_are_not_none() -> None:
+    shown = lines(facts([cell(records=1), cell(records=1, interval=99)]))
+    assert any("rate      0.02 records/s" in line for line in shown), shown
 
 
 def test_growth_is_told_in_words() -> None:

@@ -66,7 +66,7 @@ class AuditOptions(JobOptions):
             raise ValueError("audit needs a TOPIC")
         given = [self.table, self.against, self.ledger]
         if sum(each is not None for each in given) != 1:
-            raise ValueError("audit needs one of --table, --against and --ledger")
+            raise ValueError("audit needs just one of --table, --against and --ledger")
         if self.against is None and (self.rename or self.by != "offset"):
             raise ValueError("--rename and --by need --against")
         if self.table is None and (self.dead_letters is not None or self.without_values):

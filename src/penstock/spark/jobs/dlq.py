@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from penstock.client import groups
 from penstock.model.ids import TopicPartition
-from penstock.spark.errors import JobError, explain
+from penstock.spark.errors import JobError
+from penstock.spark.functions import check_files, chosen
 from penstock.spark.job import Job, JobOptions, Kind, Plan, Summary, option
 from penstock.spark.jobs import dlq_letters as letters
 from penstock.spark.jobs import dlq_repair as repairs
@@ -18,6 +19,8 @@ from penstock.spark.progress import Progress
 from penstock.spark.survey import ask, find_ranges
 
 _REDRIVE_GROUP: Final = "penstock-dlq."  # of `penstock dlq redrive`
+_FIRST_MS: Final = -62_135_596_800_000  # the years 1 to 9999: what dates can say
+_LAST_MS: Final = 253_402_300_799_999
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +55,7 @@ class DlqOptions(JobOptions):
 
     def __post_init__(self) -> None:
         if (self.table is None) == (self.topic is None):
-            raise ValueError("dlq needs --table or --topic")
+            raise ValueError("dlq needs either --table or --topic")
         if self.sql is not None and self.function is not None:
             raise ValueError("--sql and --function exclude each other")
         if not self.send and (self.to is not None or self.again):
@@ -75,6 +78,7 @@ def plan(options: DlqOptions) -> Plan:
         first = f"read {options.source}"
     if options.sql is None and options.function is not None and ":" not in options.function:
         raise JobError(f"--function {options.function!r}: expected FILE.py:FUNCTION")
+    check_files(options.sql, options.function)
     if options.to is not None:
         sending.check_topics(options.bootstrap, [options.to])
     lines = [first]
@@ -93,7 +97,7 @@ def plan(options: DlqOptions) -> Plan:
 def run(session: Any, options: DlqOptions, progress: Progress) -> Summary:
     started_s = time.monotonic()
     repair = repairs.read_repair(options.sql, options.function)
-    found = _chosen(_read(session, options), options.where)
+    found = chosen(letters.with_texts(_read(session, options)), options.where)
     facts: dict[str, Any] = {"job": "dlq", "source": options.source}
     with progress.tasks(session, "counting letters"):
         facts["kinds"] = letters.kinds(found)
@@ -131,15 +135,6 @@ def _check_table(place: str, session: Any) -> None:
         raise JobError(
             f"{place}: there is no such table; a lake job makes it, as TABLE_dead_letters, when it meets bad records"
         )
-
-
-def _chosen(rows: Any, where: str | None) -> Any:
-    if where is None:
-        return rows
-    try:
-        return rows.where(where)
-    except Exception as error:
-        raise JobError(f"--where {where!r}: {explain(error)}") from error
 
 
 def _samples(found: Any, repair: repairs.Repair | None, each: int) -> list[dict[str, Any]]:
@@ -241,8 +236,11 @@ def _sent_lines(facts: dict[str, Any]) -> list[str]:
 
 
 def _time(timestamp_ms: int | None) -> str:
+    """What dates cannot say is given as options take it, such as @1763400000000000."""
     if timestamp_ms is None:
         return "?"
+    if not _FIRST_MS <= timestamp_ms <= _LAST_MS:
+        return f"@{timestamp_ms}"
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 

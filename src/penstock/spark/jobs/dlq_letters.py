@@ -96,6 +96,15 @@ def from_sdk(records: Any, sent_before: Mapping[TopicPartition, int]) -> Any:
     )
 
 
+def with_texts(letters: Any) -> Any:
+    """Key and value as text too: `--where` and repairs may ask for them."""
+    from pyspark.sql import functions as F
+
+    return letters.withColumns(
+        {f"{name}_text": F.col(name).cast("string") for name in ("key", "value")}
+    )
+
+
 def once(letters: Any) -> Any:
     """A record that was put aside several times is one letter: the last of them."""
     from pyspark.sql import Window

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.spark.errors import JobError, explain
-from penstock.spark.functions import load_function, read_text
+from penstock.spark.functions import load_function, sql_text
 from penstock.spark.jobs.dlq_letters import PLACE
 
 VIEW: Final = "letters"
@@ -16,14 +16,14 @@ Repair = Callable[[Any], Any]
 def read_repair(sql: str | None, function: str | None) -> Repair | None:
     """JobError for what cannot be read. None: nothing is to be repaired."""
     if sql is not None:
-        return _sql(read_text(sql) if sql.endswith(".sql") else sql)
+        return _sql(sql_text(sql))
     return None if function is None else load_function(function)
 
 
 def repaired(letters: Any, repair: Repair | None) -> Any:
     """With topic, partition, offset, key, value and headers, whose types fit; JobError says what does not."""
     try:
-        result = letters if repair is None else repair(_with_texts(letters))
+        result = letters if repair is None else repair(letters)
         if not hasattr(result, "select"):
             raise JobError(f"the repair gave a {type(result).__name__} instead of a DataFrame")
         types = dict(result.dtypes)
@@ -54,14 +54,6 @@ def check_once(rows: Any) -> None:
         raise JobError(
             f"the repair makes {count} rows of {topic}-{partition}@{offset}; it may make one of each letter"
         )
-
-
-def _with_texts(letters: Any) -> Any:
-    from pyspark.sql import functions as F
-
-    return letters.withColumns(
-        {f"{name}_text": F.col(name).cast("string") for name in ("key", "value")}
-    )
 
 
 def _sql(text: str) -> Repair:

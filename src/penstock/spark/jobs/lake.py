@@ -1,8 +1,9 @@
 """`lake`: topics become a table of Parquet files, every record exactly once, whatever is killed in between."""
 
-import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 from penstock.spark import checkpoint
@@ -15,10 +16,11 @@ from penstock.spark.jobs.lake_batches import Batches, Storage, Totals
 from penstock.spark.jobs.lake_compact import Compacted, Compactor
 from penstock.spark.jobs.lake_decode import Decoder, RawDecoder
 from penstock.spark.jobs.lake_files import for_spark, is_local, open_files
+from penstock.spark.jobs.lake_given import check_given
 from penstock.spark.jobs.lake_json import JsonDecoder
 from penstock.spark.jobs.lake_manifest import Manifest, Table
 from penstock.spark.jobs.lake_options import LakeOptions
-from penstock.spark.jobs.lake_start import Numbers, claim_table, compare, starting_offsets
+from penstock.spark.jobs.lake_start import Numbers, claim_table, claimed, starting_offsets
 from penstock.spark.jobs.lake_summary import summarize
 from penstock.spark.jobs.lake_tables import (
     DeltaLake,
@@ -28,7 +30,8 @@ from penstock.spark.jobs.lake_tables import (
     check_installed,
 )
 from penstock.spark.jobs.lake_unknown import listed
-from penstock.spark.progress import Meter, Progress
+from penstock.spark.jobs.topic_ids import check_ids, find_ids, hold_ids
+from penstock.spark.progress import FIRST_BATCH, Meter, Progress
 from penstock.spark.survey import Ranges, find_ranges
 
 _SQL: Final = {
@@ -42,6 +45,7 @@ _SOURCE_SAYS: Final = "set the option failOnDataLoss to false"
 _WE_SAY: Final = "give --allow-data-loss"
 _TOO_SLOW: Final = "Python worker failed to connect back"
 _STARTS: Final = 5  # of the query, where Python is too slow to start
+_OTHER_TOPIC: Final = "give another --table for the new one"
 
 
 # Plan --------------------------------------------------------------------------------------------
@@ -52,6 +56,8 @@ def plan(options: LakeOptions) -> Plan:
     check_installed(options.format)
     if options.decode == "avro":
         check_fastavro()
+    if options.schema is not None:
+        check_given(options.decode, options.schema)
     ranges = _ranges(options)
     layout = options.layout
     last = _look(options, ranges)
@@ -98,8 +104,9 @@ def _look(options: LakeOptions, ranges: Ranges) -> Manifest | None:
     last = None
     if is_local(layout.table):
         files = open_files(layout.table, None)
-        if files.exists(f"{layout.state}/job.json"):
-            compare(layout, json.loads(files.read(f"{layout.state}/job.json")), _flat(identity))
+        found = claimed(files, layout, _flat(identity))
+        identity = identity if found is None else _since_first(identity, found)
+        check_ids(files, layout.state, _ids(options), _OTHER_TOPIC)
         last = Storage(layout, files, files).last()
     if is_local(options.checkpoint_place):
         checkpoint.check(options.checkpoint_place, identity)
@@ -114,8 +121,24 @@ def _flat(identity: Identity) -> dict[str, Any]:
     }
 
 
+def _since_first(identity: Identity, found: Mapping[str, Any]) -> Identity:
+    """As the checkpoint has it: the table may have been moved since."""
+    kept = {name: found[name] for name in ("table", "dead_letters") if name in found}
+    return replace(identity, options={**identity.options, **kept})
+
+
 def _ranges(options: LakeOptions) -> Ranges:
-    return find_ranges(options.bootstrap, options.topics, since_ms=options.since)
+    """Up to where the job can read: not beyond an open transaction, unless it takes those too."""
+    return find_ranges(
+        options.bootstrap,
+        options.topics,
+        since_ms=options.since,
+        read_committed=not options.read_uncommitted,
+    )
+
+
+def _ids(options: LakeOptions) -> dict[str, str]:
+    return find_ids(options.bootstrap, options.topics)
 
 
 # Run ---------------------------------------------------------------------------------------------
@@ -130,8 +153,9 @@ def run(session: Any, options: LakeOptions, progress: Progress) -> Summary:
         layout, open_files(layout.table, session), open_files(layout.dead_letters, session)
     )
     identity = options.identity(ranges.cluster_id)
-    claim_table(storage.files, layout, _flat(identity))
-    checkpoint.claim(options.checkpoint_place, identity, session)
+    found = claim_table(storage.files, layout, _flat(identity))
+    checkpoint.claim(options.checkpoint_place, _since_first(identity, found), session)
+    hold_ids(storage.files, layout.state, _ids(options), _OTHER_TOPIC)
     decoder = _decoder(session, options, storage, ranges, progress)
     table = _table(session, options)
     batches = Batches(session, storage, decoder, table.folders, place, table.commit)
@@ -209,7 +233,8 @@ def _decoder(
             given=options.schema,
             evolve=options.evolve,
             unknown_fields=options.unknown_fields,
-            say=progress.say,
+            isolation=_isolation(options),
+            progress=progress,
         )
     if options.decode == "avro":
         return AvroDecoder(
@@ -241,7 +266,8 @@ def _stream(
     for left in reversed(range(_STARTS)):
         query = _start(session, options, start, take)
         try:
-            _watch(query, batches.totals, progress)
+            with progress.or_asked():
+                _watch(query, batches.totals, progress)
             return
         except KeyboardInterrupt:
             if not options.follow:
@@ -250,7 +276,8 @@ def _stream(
         except Exception as error:  # noqa: BLE001  # raised again, or tried again
             _judge(error, left)
         finally:
-            query.stop()
+            with suppress(Exception):  # Spark itself may be gone
+                query.stop()
 
 
 def _judge(error: Exception, left: int) -> None:
@@ -294,6 +321,9 @@ def _watch(query: Any, totals: Totals, progress: Progress) -> None:
     meter = Meter()
     while not query.awaitTermination(_LOOK_S):
         meter.see(query.recentProgress)
+        if meter.is_first:
+            progress.show(FIRST_BATCH)
+            continue
         behind = "" if meter.lag is None else f", lag {meter.lag:,}"
         bad = f", {totals.dead_letters:,} dead letters" if totals.dead_letters else ""
         if totals.unknown_fields:
@@ -306,17 +336,20 @@ def _watch(query: Any, totals: Totals, progress: Progress) -> None:
 
 
 def _source_options(options: LakeOptions, start: str) -> dict[str, str]:
-    committed = "read_uncommitted" if options.read_uncommitted else "read_committed"
     return {
         "kafka.bootstrap.servers": options.bootstrap,
         "subscribe": ",".join(sorted(set(options.topics))),
         "startingOffsets": start,
         "includeHeaders": "true",
-        "kafka.isolation.level": committed,
+        "kafka.isolation.level": _isolation(options),
         "maxOffsetsPerTrigger": str(options.batch_records),
         "failOnDataLoss": "false" if options.allow_data_loss else "true",
         "groupId": options.group,
     }
+
+
+def _isolation(options: LakeOptions) -> str:
+    return "read_uncommitted" if options.read_uncommitted else "read_committed"
 
 
 def place(rows: Any, folders: tuple[str, ...]) -> Any:

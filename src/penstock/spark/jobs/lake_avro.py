@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.spark.errors import JobError
+from penstock.spark.errors import BadOption, JobError
 from penstock.spark.jobs import lake_schema as schemas
 from penstock.spark.jobs.lake_batches import Storage
 from penstock.spark.jobs.lake_decode import ERROR, RAW
@@ -19,6 +19,8 @@ _PLAIN: Final = {
     **{"boolean": "boolean", "int": "integer", "long": "long", "float": "float"},
     **{"double": "double", "bytes": "binary", "string": "string"},
 }
+_KINDS: Final[dict[type, str]] = {str: "text", int: "whole number", list: "list"}  # of JSON
+_SHOWN: Final = 100  # characters of a schema in a message
 _LOGICAL: Final = {
     ("int", "date"): "date",
     ("long", "timestamp-millis"): "timestamp",
@@ -33,10 +35,9 @@ class AvroDecoder:
     def __init__(self, storage: Storage, *, path: str, framing: str, evolve: bool) -> None:
         check_fastavro()
         avro = read_avro(path)
+        given = record_columns(avro, path)
         versions = Versions(storage.files, storage.layout)
-        last, given = versions.last(), spark_type(avro)
-        if not (isinstance(given, Mapping) and given["type"] == "struct"):
-            raise JobError(f"{path}: the lake needs a record, not {schemas.show(given)}")
+        last = versions.last()
         stored = last.schema if last else None
         schema = schemas.accepted(stored, given, may_grow=evolve, where=versions.where)
         self._version = Version(schema, "given", avro=avro, framing=framing)
@@ -82,9 +83,9 @@ def read_avro(path: str) -> Any:
     try:
         return _known(json.loads(Path(path).read_text()))
     except FileNotFoundError:
-        raise JobError(f"--schema: there is no file {path}") from None
+        raise BadOption(f"--schema: there is no file {path}") from None
     except ValueError as error:
-        raise JobError(f"--schema: {path} is not JSON: {error}") from None
+        raise BadOption(f"--schema: {path} is not JSON: {error}") from None
 
 
 def _known(schema: Any) -> Any:
@@ -94,9 +95,20 @@ def _known(schema: Any) -> Any:
         return schema
     kept = {name: _known(part) for name, part in schema.items()}
     logical = kept.get("logicalType")
-    if logical and logical != "decimal" and (kept["type"], logical) not in _LOGICAL:
+    if logical and logical != "decimal" and [kept.get("type"), logical] not in map(list, _LOGICAL):
         del kept["logicalType"]
     return kept
+
+
+def record_columns(avro: Any, path: str) -> schemas.Type:
+    """Of the record that the file at `path` has; JobError names the file and what is wrong in it."""
+    try:
+        found = spark_type(avro)
+    except JobError as error:
+        raise BadOption(f"--schema: {path}: {error}") from None
+    if not (isinstance(found, Mapping) and found["type"] == "struct"):
+        raise BadOption(f"--schema: {path}: the lake needs a record, not {schemas.show(found)}")
+    return found
 
 
 def spark_type(schema: Any, names: dict[str, Any] | None = None) -> schemas.Type:
@@ -106,11 +118,11 @@ def spark_type(schema: Any, names: dict[str, Any] | None = None) -> schemas.Type
         return _PLAIN[schema] if schema in _PLAIN else _named(schema, known)
     if isinstance(schema, list):
         return _union(schema, known)
-    kind = schema["type"]
+    kind = _part(schema, "type")
     if not isinstance(kind, str):
         return spark_type(kind, known)
     if schema.get("logicalType") == "decimal":
-        return f"decimal({schema['precision']},{schema.get('scale', 0)})"
+        return f"decimal({_part(schema, 'precision', int)},{schema.get('scale', 0)})"
     if found := _LOGICAL.get((kind, schema.get("logicalType", ""))):
         return found
     match kind:
@@ -120,10 +132,10 @@ def spark_type(schema: Any, names: dict[str, Any] | None = None) -> schemas.Type
             known[_name(schema)] = "string" if kind == "enum" else "binary"
             return known[_name(schema)]
         case "array":
-            items = spark_type(schema["items"], known)
+            items = spark_type(_part(schema, "items"), known)
             return {"type": "array", "elementType": items, "containsNull": True}
         case "map":
-            values = spark_type(schema["values"], known)
+            values = spark_type(_part(schema, "values"), known)
             return {
                 "type": "map",
                 "keyType": "string",
@@ -138,12 +150,12 @@ def _record(schema: Mapping[str, Any], known: dict[str, Any]) -> schemas.Type:
     known[_name(schema)] = None  # until it is done: a record cannot be in itself
     fields = [
         {
-            "name": field["name"],
-            "type": spark_type(field["type"], known),
+            "name": _part(field, "name", str),
+            "type": spark_type(_part(field, "type"), known),
             "nullable": True,
             "metadata": {},
         }
-        for field in schema["fields"]
+        for field in _part(schema, "fields", list)
     ]
     known[_name(schema)] = found = {"type": "struct", "fields": fields}
     return found
@@ -166,7 +178,23 @@ def _named(name: str, known: Mapping[str, Any]) -> schemas.Type:
 
 
 def _name(schema: Mapping[str, Any]) -> str:
-    return str(schema["name"]).rpartition(".")[2]
+    return str(_part(schema, "name", str)).rpartition(".")[2]
+
+
+def _part(schema: Any, name: str, kind: type = object) -> Any:
+    """What Avro demands there; JobError for a schema without it."""
+    if not isinstance(schema, Mapping) or name not in schema:
+        raise JobError(f"no Avro schema: {_shown(schema)} has no {name!r}")
+    if not isinstance(schema[name], kind):
+        raise JobError(
+            f"no Avro schema: {name!r} of {_shown(schema)} must be a {_KINDS[kind]}, not {schema[name]!r}"
+        )
+    return schema[name]
+
+
+def _shown(schema: Any) -> str:
+    text = json.dumps(schema)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def parser(schema: Any, framing: str) -> Callable[[Any], tuple[Any, str | None]]:

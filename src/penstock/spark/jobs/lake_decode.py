@@ -1,5 +1,7 @@
 """Records in, rows out: `value` decoded, its bytes kept as RAW, and ERROR saying why it could not be. DataFrame → DataFrame."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from penstock.spark.jobs.lake_unknown import unknown
@@ -13,7 +15,9 @@ _JSON: Final = {
     "allowSingleQuotes": "false",  # JSON, and nothing that looks like it
     "allowNonNumericNumbers": "false",
 }
+_CASE: Final = "spark.sql.caseSensitive"
 _SHOWN: Final = 500
+DEEPEST: Final = 30  # objects and arrays in each other of which columns are made: Spark analyses 40 in 10 s, and 50 not at all
 
 
 class Decoder(Protocol):
@@ -60,11 +64,12 @@ def decode_json(records: Any, schema: Any) -> Any:
     )
 
 
-def name_unknown(decoded: Any, schema: Any) -> Any:
+def name_unknown(decoded: Any, schema: Any, *, with_nulls: bool = True) -> Any:
     """With a column UNKNOWN."""
     from pyspark.sql import functions as F
 
-    return decoded.withColumn(UNKNOWN, unknown(F.col(RAW).cast("string"), schema.jsonValue()))
+    text = F.col(RAW).cast("string")
+    return decoded.withColumn(UNKNOWN, unknown(text, schema.jsonValue(), with_nulls=with_nulls))
 
 
 def reject_unknown(decoded: Any, schema: Any) -> Any:
@@ -108,15 +113,46 @@ def _json_error(F: Any) -> Any:
 
 
 def infer_json(values: Any) -> Any:
-    """The schema of what is valid JSON in the column `value`; Spark's StructType."""
+    """The schema of what is valid JSON in the column `value`, and not too deep for a table; Spark's StructType."""
     from pyspark.sql import functions as F
 
     text = F.col("value").cast("string")
-    valid = values.where(F.is_valid_utf8(text)).select(text.alias("value"))
-    return (
+    valid = values.where(F.is_valid_utf8(text) & is_shallow(text)).select(text.alias("value"))
+    reader = (
         values.sparkSession.read.options(**_JSON)
         .option("mode", "DROPMALFORMED")
         .option("dropFieldIfAllNull", "true")  # it has no type yet
-        .json(valid)
-        .schema
     )
+    with _each_case(values.sparkSession):
+        return reader.json(valid).schema
+
+
+@contextmanager
+def _each_case(session: Any) -> Iterator[None]:
+    """Spark takes `Id` and `id` for two names: else it keeps the one that it happens to meet first."""
+    was = session.conf.get(_CASE)
+    session.conf.set(_CASE, "true")
+    try:
+        yield
+    finally:
+        session.conf.set(_CASE, was)
+
+
+def is_shallow(text: Any) -> Any:
+    """Whether objects and arrays lie at most DEEPEST deep in each other: one record must not make a schema that nobody can handle."""
+    from pyspark.sql import functions as F
+
+    few = F.regexp_count(text, F.lit(r"[\[{]")) <= DEEPEST  # nearly all: nothing else is looked at
+    return few | (_peeled(F, _brackets(F, text)) == "")
+
+
+def _brackets(F: Any, text: Any) -> Any:
+    """Those that are not within strings. Step by step: a pattern for whole strings has no bound on Java's stack."""
+    unescaped = F.regexp_replace(text, r"\\.", "")
+    return F.regexp_replace(F.regexp_replace(unescaped, r'"[^"]*+"', ""), r"[^\[\]{}]++", "")
+
+
+def _peeled(F: Any, brackets: Any) -> Any:
+    """What is left after the innermost pairs were taken away DEEPEST times."""
+    times = F.sequence(F.lit(1), F.lit(DEEPEST))
+    return F.aggregate(times, brackets, lambda left, _: F.regexp_replace(left, r"\[\]|\{\}", ""))

@@ -1,11 +1,8 @@
 """JSON values: their schema is given, or found in a sample; it is kept beside the table's manifests and only ever grows."""
 
-import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
-from penstock.spark.errors import JobError, explain
+from penstock.spark.errors import JobError
 from penstock.spark.jobs import lake_schema as schemas
 from penstock.spark.jobs.lake_batches import Storage
 from penstock.spark.jobs.lake_decode import (
@@ -14,7 +11,10 @@ from penstock.spark.jobs.lake_decode import (
     name_unknown,
     reject_unknown,
 )
+from penstock.spark.jobs.lake_given import read_schema
+from penstock.spark.jobs.lake_unknown import count_unknown
 from penstock.spark.jobs.lake_versions import Version, Versions
+from penstock.spark.progress import Progress
 from penstock.spark.survey import Ranges
 
 SAMPLE: Final = 10_000  # records
@@ -34,21 +34,22 @@ class JsonDecoder:
         given: str | None,
         evolve: bool,
         unknown_fields: str,
-        say: Callable[[str], None],
+        isolation: str,
+        progress: Progress,
     ) -> None:
         self._versions = Versions(storage.files, storage.layout)
         self._evolve = evolve
         self._rejects = unknown_fields == "reject"
-        self.names_unknown = unknown_fields == "count" and not evolve  # else they are added
-        self._say = say
+        self.names_unknown = unknown_fields == "count"
+        self._say = progress.say
         last = self._versions.last()
         stored = last.schema if last else None
         if given is not None:
             wanted = schemas.nullable(read_schema(session, given).jsonValue())
             schema = schemas.accepted(stored, wanted, may_grow=evolve, where=self._versions.where)
         elif stored is None:
-            sample = _sample(session, bootstrap, ranges)
-            schema = schemas.nullable(infer_json(sample).jsonValue())
+            with progress.tasks(session, "looking for a schema"):
+                schema = _inferred(_sample(session, bootstrap, ranges, isolation), None)
             if not schema["fields"]:
                 raise JobError(
                     f"{', '.join(sorted({place.topic for place in ranges.first}))}: no JSON object was found "
@@ -57,7 +58,7 @@ class JsonDecoder:
         else:
             schema = stored
         if schema != stored and given is None:
-            say(f"schema found in a sample: {schemas.show(schema)}")
+            self._say(f"schema found in a sample: {schemas.show(schema)}")
         self._schema = schema
         self.version: int | None = self._hold("inferred" if given is None else "given")
 
@@ -68,8 +69,7 @@ class JsonDecoder:
         """With --evolve a batch is read once more, for its schema."""
         if not self._evolve:
             return
-        found = schemas.nullable(infer_json(records).jsonValue())
-        merged = schemas.merge(self._schema, found)
+        merged = schemas.merge(self._schema, _inferred(records, self._schema))
         if merged.added:
             self._schema = merged.schema
             self.version = self._hold("evolved")
@@ -83,26 +83,21 @@ class JsonDecoder:
         decoded = decode_json(records, schema)
         if self._rejects:
             return reject_unknown(decoded, schema)
-        return name_unknown(decoded, schema) if self.names_unknown else decoded
+        if not self.names_unknown:
+            return decoded
+        return name_unknown(decoded, schema, with_nulls=not self._evolve)  # null adds no column
 
 
-def read_schema(session: Any, given: str) -> Any:
-    """DDL, or a file with DDL or with Spark's JSON form."""
-    from pyspark.sql.types import StructType
-
-    text = given
-    if "\n" not in given and Path(given).is_file():
-        text = Path(given).read_text()
-    try:
-        if text.lstrip().startswith("{"):
-            return StructType.fromJson(json.loads(text))
-        found = session._jvm.org.apache.spark.sql.types.StructType.fromDDL(text.strip())
-        return StructType.fromJson(json.loads(found.json()))
-    except Exception as error:
-        raise JobError(f"--schema {given!r}: {explain(error)}") from error
+def _inferred(values: Any, old: schemas.Type | None) -> schemas.Type:
+    """Of `values`. Where names differ only in case: with the one that `old` has, or most of the records."""
+    found = infer_json(values).jsonValue()
+    while schemas.has_rivals(found):
+        counts = count_unknown(values, schemas.without_rivals(found))
+        found = schemas.settled(found, counts, old)
+    return schemas.nullable(found)
 
 
-def _sample(session: Any, bootstrap: str, ranges: Ranges) -> Any:
+def _sample(session: Any, bootstrap: str, ranges: Ranges, isolation: str) -> Any:
     """The oldest and the newest values."""
     each = max(1, SAMPLE // max(1, 2 * len(ranges.first)))
     oldest = {p: min(first + each, ranges.after[p]) for p, first in ranges.first.items()}
@@ -112,7 +107,7 @@ def _sample(session: Any, bootstrap: str, ranges: Ranges) -> Any:
         .options(**ranges._replace(first=first, after=after).source_options(bootstrap))
         .option("columns", "value")
         .option("failOnDataLoss", "false")
-        .option("kafka.isolation.level", "read_committed")
+        .option("kafka.isolation.level", isolation)
         .load()
         for first, after in ((ranges.first, oldest), (newest, ranges.after))
     ]

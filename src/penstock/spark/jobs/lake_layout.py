@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 STATE: Final = "_penstock"
+REPLAY: Final = "replay-"  # before the id of a replay, which makes the name of its job
 DEAD_COLUMNS: Final = (
     *("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"),
     *("error", "job"),
@@ -73,12 +74,13 @@ def default_dead_letters(table: str) -> str:
 
 def default_name(table: str, topics: Sequence[str]) -> str:
     """The same for the same table and topics."""
-    digest = hashlib.sha256("\n".join([table, *sorted(topics)]).encode()).hexdigest()[:8]
-    return f"{'-'.join(sorted(topics))[:_SHOWN_TOPICS]}-{digest}"
+    names = sorted(set(topics))
+    digest = hashlib.sha256("\n".join([table, *names]).encode()).hexdigest()[:8]
+    return f"{'-'.join(names)[:_SHOWN_TOPICS]}-{digest}"
 
 
-def check_name(name: str) -> None:
+def check_name(name: str, flag: str = "--name") -> None:
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"--name: expected letters, digits, '.', '_' and '-', at most 64, not {name!r}"
+            f"{flag}: expected letters, digits, '.', '_' and '-', at most 64, not {name!r}"
         )

@@ -60,7 +60,10 @@ class LakeOptions(JobOptions):
         "table of what cannot be decoded (default: DIR_dead_letters)", metavar="DIR", default=None
     )
     since: int | None = option(
-        "leave out what is older, such as -7d", kind=Kind.TIME, metavar="TIME", default=None
+        "begin with the first record that is so young, such as -7d",
+        kind=Kind.TIME,
+        metavar="TIME",
+        default=None,
     )
     new_only: bool = option("leave out what the topics have now", kind=Kind.FLAG)
     follow: bool = option("go on with what is written from now on, until stopped", kind=Kind.FLAG)
@@ -107,20 +110,30 @@ class LakeOptions(JobOptions):
             raise ValueError("--new-only and --since exclude each other")
         if self.follow and self.compact_only:
             raise ValueError("--follow and --compact-only exclude each other")
-        if self.decode == "raw" and (self.schema is not None or self.evolve):
-            raise ValueError("--schema and --evolve need --decode json or avro")
-        if self.unknown_fields != "count" and (self.decode != "json" or self.evolve):
-            raise ValueError("--unknown-fields needs --decode json, and excludes --evolve")
-        if self.format != "parquet" and self.evolve:
-            raise ValueError(
-                f"--evolve is for Parquet; a table of --format {self.format} keeps its schema"
-            )
+        if self.unknown_fields != "count" and self.decode != "json":
+            raise ValueError("--unknown-fields needs --decode json")
+        self._check_evolve()
         if self.format == "iceberg" and "." not in (self.iceberg_table or ""):
             raise ValueError("--format iceberg needs --iceberg-table NAMESPACE.NAME")
         if self.format == "iceberg" and (self.compact or self.compact_only):
             raise ValueError("an Iceberg table is compacted by the engine that its catalog is for")
         if self.decode == "avro" and self.schema is None:
             raise ValueError("--decode avro needs --schema FILE.avsc")
+        table, dead, _ = self.layout
+        if f"{dead}/".startswith(f"{table}/") or table.startswith(f"{dead}/"):
+            raise ValueError(
+                "--dead-letters and --table must not be the same, nor within each other"
+            )
+
+    def _check_evolve(self) -> None:
+        if self.decode == "raw" and (self.schema is not None or self.evolve):
+            raise ValueError("--schema and --evolve need --decode json or avro")
+        if self.unknown_fields == "reject" and self.evolve:
+            raise ValueError("--unknown-fields reject and --evolve exclude each other")
+        if self.format != "parquet" and self.evolve:
+            raise ValueError(
+                f"--evolve is for Parquet; a table of --format {self.format} keeps its schema"
+            )
 
     @property
     def layout(self) -> Layout:

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 from penstock.spark.errors import JobError
 
 Type = Any  # a name such as "long", or an object with "type": "struct", "array" or "map"
+_INNER: Final = ("elementType", "keyType", "valueType")
 _PARTS: Final = {"array": ("elementType",), "map": ("keyType", "valueType")}
 
 
@@ -57,6 +58,20 @@ def _merge_structs(old: Type, new: Type, path: str) -> Merged:
     return Merged({**old, "fields": fields}, tuple(added), tuple(conflicts))
 
 
+def depth(schema: Type) -> int:
+    """How many structs, arrays and maps lie in each other. By a list: it is asked for those that no stack can hold."""
+    deepest, left = 0, [(schema, 0)]
+    while left:
+        outer, above = left.pop()
+        if not isinstance(outer, Mapping):
+            continue
+        here = above + (_kind(outer) in ("struct", *_PARTS))
+        deepest = max(deepest, here)
+        left += [(outer[name], here) for name in ("type", *_INNER) if name in outer]
+        left += [(field, here) for field in outer.get("fields", ())]
+    return deepest
+
+
 def nullable(schema: Type) -> Type:
     """A field, or a type, in which anything may be missing: a topic promises nothing."""
     if not isinstance(schema, Mapping):
@@ -65,12 +80,74 @@ def nullable(schema: Type) -> Type:
     for name in ("nullable", "containsNull", "valueContainsNull"):
         if name in found:
             found[name] = True
-    for name in ("type", "elementType", "keyType", "valueType"):
+    for name in ("type", *_INNER):
         if name in found:
             found[name] = nullable(found[name])
     if "fields" in found:
         found["fields"] = _once([nullable(field) for field in found["fields"]])
     return found
+
+
+# Names that differ only in case: JSON may have them side by side, a table may not --------------------
+
+
+def has_rivals(schema: Type) -> bool:
+    """Whether names differ only in case, in any struct of it."""
+    if _kind(schema) != "struct":
+        return any(has_rivals(schema[part]) for part in _PARTS.get(_kind(schema), ()))
+    return bool(_rivals(schema)) or any(has_rivals(field["type"]) for field in schema["fields"])
+
+
+def without_rivals(schema: Type) -> Type:
+    """Only the fields whose names are like no other."""
+    if _kind(schema) != "struct":
+        parts = _PARTS.get(_kind(schema), ())
+        return {**schema, **{p: without_rivals(schema[p]) for p in parts}} if parts else schema
+    rivals = _rivals(schema)
+    kept = [field for field in schema["fields"] if field["name"] not in rivals]
+    return {**schema, "fields": [{**f, "type": without_rivals(f["type"])} for f in kept]}
+
+
+def settled(schema: Type, counts: Mapping[str, int], old: Type = None, path: str = "value") -> Type:
+    """Of names that differ only in case the one that `old` has, else that of the most records; the others are left out.
+
+    Only of those that `counts` can know of: what is within one of them is left for another time.
+    """
+    if _kind(schema) != "struct":
+        parts = _PARTS.get(_kind(schema), ())
+        olds = old if _kind(old) == _kind(schema) else {}
+        inner = {p: settled(schema[p], counts, olds.get(p), f"{path}[]") for p in parts}
+        return {**schema, **inner} if parts else schema
+    olds = _types(old) if _kind(old) == "struct" else {}
+    rivals = _rivals(schema)
+    best = {
+        min(names, key=lambda name: (name not in olds, -counts.get(f"{path}.{name}", 0), name))
+        for names in _alike(schema).values()
+    }
+    fields = [
+        field
+        if name in rivals
+        else {**field, "type": settled(field["type"], counts, olds.get(name), f"{path}.{name}")}
+        for field in schema["fields"]
+        if (name := field["name"]) in best
+    ]
+    return {**schema, "fields": fields}
+
+
+def _alike(schema: Type) -> dict[str, list[str]]:
+    """The spellings of each name, as Spark and Hive see names."""
+    found: dict[str, list[str]] = {}
+    for field in schema["fields"]:
+        found.setdefault(field["name"].lower(), []).append(field["name"])
+    return found
+
+
+def _rivals(schema: Type) -> set[str]:
+    return {name for names in _alike(schema).values() if len(names) > 1 for name in names}
+
+
+def _types(schema: Type) -> dict[str, Type]:
+    return {field["name"]: field["type"] for field in schema["fields"]}
 
 
 def _once(fields: list[Type]) -> list[Type]:

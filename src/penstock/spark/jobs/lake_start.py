@@ -9,7 +9,8 @@ from penstock.spark.errors import JobError
 from penstock.spark.jobs import lake_manifest as manifests
 from penstock.spark.jobs.lake_batches import Origin, Storage
 from penstock.spark.jobs.lake_files import Files
-from penstock.spark.jobs.lake_layout import Layout
+from penstock.spark.jobs.lake_layout import Layout, default_dead_letters
+from penstock.spark.jobs.lake_owner import JOB, refuse_strangers
 from penstock.spark.survey import Ranges, offsets_json
 
 _EARLIEST: Final = -2
@@ -19,7 +20,7 @@ def starting_offsets(storage: Storage, ranges: Ranges, *, whole: bool, new_only:
     """For Spark's first batch; afterwards its checkpoint knows. `whole`: all that the topics have."""
     begin: dict[TopicPartition, int] = dict.fromkeys(ranges.first, _EARLIEST)
     if not whole:
-        wanted = ranges.after if new_only else ranges.first
+        wanted = ranges.after if new_only else ranges.readable_first
         begin |= _once(storage.files, storage.layout, wanted)
     last = storage.last()
     if last is not None:
@@ -76,15 +77,38 @@ class Numbers:
         return json.dumps(planned, sort_keys=True) if isinstance(planned, dict) else None
 
 
-def claim_table(files: Files, layout: Layout, identity: Mapping[str, Any]) -> None:
-    """A name in a table belongs to one job; another is refused with what differs."""
-    path = f"{layout.state}/job.json"
-    if files.create(path, json.dumps(identity, indent=1) + "\n"):
-        return
-    compare(layout, json.loads(files.read(path)), identity)
+def claim_table(files: Files, layout: Layout, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """A name in a table belongs to one job, and so does a topic; another is refused. What the job said when it first came."""
+    refuse_strangers(files, layout, identity)
+    files.create(_job(layout), json.dumps(identity, indent=1) + "\n")
+    found = claimed(files, layout, identity)
+    assert found is not None, "it was created, by us or before"
+    return found
 
 
-def compare(layout: Layout, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def claimed(files: Files, layout: Layout, identity: Mapping[str, Any]) -> dict[str, Any] | None:
+    """As `claim_table`, but changes nothing; None if the name is new in the table. For --dry-run."""
+    refuse_strangers(files, layout, identity)
+    if not files.exists(_job(layout)):
+        return None
+    found: dict[str, Any] = json.loads(files.read(_job(layout)))
+    _compare(layout, _moved(layout, found), identity)
+    return found
+
+
+def _job(layout: Layout) -> str:
+    return f"{layout.state}/{JOB}"
+
+
+def _moved(layout: Layout, found: Mapping[str, Any]) -> dict[str, Any]:
+    """A table is where it is now: whoever moved the directory moved its jobs, and the dead letters that are beside it."""
+    was, dead = found.get("table", layout.table), found.get("dead_letters")
+    if dead == default_dead_letters(was):
+        dead = default_dead_letters(layout.table)
+    return {**found, "table": layout.table, "dead_letters": dead}
+
+
+def _compare(layout: Layout, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     differences = [
         f"{name} {found.get(name)!r} instead of {wanted.get(name)!r}"
         for name in sorted({*found, *wanted})
@@ -93,5 +117,5 @@ def compare(layout: Layout, found: Mapping[str, Any], wanted: Mapping[str, Any])
     if differences:
         raise JobError(
             f"{layout.table} was written by a job {layout.job} with {', '.join(differences)}; "
-            "give what it had, or another --name or TABLE"
+            "give what it had, or another --name or --table"
         )

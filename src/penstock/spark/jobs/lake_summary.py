@@ -50,10 +50,10 @@ def summarize(
             for p, s in sorted(covered.items())
         ],
     }
-    return Summary(facts, _lines(facts))
+    return Summary(facts, _lines(facts, evolve=options.evolve))
 
 
-def _lines(facts: Mapping[str, Any]) -> tuple[str, ...]:
+def _lines(facts: Mapping[str, Any], *, evolve: bool) -> tuple[str, ...]:
     covered = facts["covered"]
     total = sum(span["records"] for span in covered)
     lines = [
@@ -66,17 +66,23 @@ def _lines(facts: Mapping[str, Any]) -> tuple[str, ...]:
             f"{facts['dead_letters']:,} records could not be decoded → {facts['dead_letters_table']}"
         )
     if facts["unknown_fields"]["rows"]:
-        lines.append(_left_out(facts))
+        lines.append(_left_out(facts, evolve=evolve))
     if facts["compacted"]["before"]:
         counts = facts["compacted"]
         lines.append(f"{counts['before']:,} small files became {counts['after']:,}")
     return tuple(lines)
 
 
-def _left_out(facts: Mapping[str, Any]) -> str:
-    rows, names = facts["unknown_fields"]["rows"], facts["unknown_fields"]["names"]
-    grow = "--evolve adds columns for them, " if facts["format"] == "parquet" else ""
+def _left_out(facts: Mapping[str, Any], *, evolve: bool) -> str:
+    rows, names = facts["unknown_fields"]["rows"], listed(facts["unknown_fields"]["names"])
+    reject = "--unknown-fields reject makes such records dead letters"
+    if evolve:
+        return (
+            f"{rows:,} rows had fields that get no column, for another has the name in other case, or they are nested too "
+            f"deep, or empty so far; they were left out: {names}; without --evolve, {reject}"
+        )
+    grow = "--evolve adds columns for them (not for names that differ from others only in case), "
     return (
-        f"{rows:,} rows had fields that the schema lacks, which were left out: {listed(names)}; "
-        f"{grow}--unknown-fields reject makes such records dead letters"
+        f"{rows:,} rows had fields that the schema lacks, which were left out: {names}; "
+        f"{grow if facts['format'] == 'parquet' else ''}{reject}"
     )

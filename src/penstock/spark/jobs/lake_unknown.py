@@ -13,14 +13,19 @@ _OBJECT: Final = "map<string, variant>"
 _ARRAY: Final = "array<variant>"
 _LOOKED_AT: Final = 1000  # records
 _NAMES: Final = "array<string>"
+_Names = Callable[[Any], Any]
 
 
-def unknown(text: Any, schema: Type) -> Any:
-    """An array of names such as `value.who.age`; empty where `text` is no JSON object."""
+def unknown(text: Any, schema: Type, *, with_nulls: bool = True) -> Any:
+    """An array of names such as `value.who.age`; empty where `text` is no JSON object.
+
+    `with_nulls`: also of fields that have no value.
+    """
     from pyspark.sql import functions as F
 
-    if any(_is_nested(field["type"]) for field in schema["fields"]):
-        found = _within(F, F.try_parse_json(text), schema, "value")
+    if not with_nulls or any(_is_nested(field["type"]) for field in schema["fields"]):
+        names = F.map_keys if with_nulls else lambda fields: F.map_keys(_filled(F, fields))
+        found = _within(F, F.try_parse_json(text), schema, "value", names)
     else:  # cheaper
         found = _others(F, F.json_object_keys(text), schema, "value")
     return F.array_distinct(_or_none(F, found))
@@ -32,6 +37,14 @@ def first_names(rows: Any, column: str) -> list[str]:
 
     found = rows.where(F.size(column) > 0).select(column).limit(_LOOKED_AT).collect()
     return sorted({name for (names,) in found for name in names})
+
+
+def count_unknown(values: Any, schema: Type) -> dict[str, int]:
+    """How many records have each of them; the records are those of the column `value`."""
+    from pyspark.sql import functions as F
+
+    names = F.explode(unknown(F.col("value").cast("string"), schema)).alias("name")
+    return dict(values.select(names).groupBy("name").count().collect())
 
 
 def listed(names: Sequence[str]) -> str:
@@ -51,30 +64,32 @@ def _is_nested(schema: Type) -> bool:
     return schema["type"] == "struct" or any(_is_nested(part) for part in parts)
 
 
-def _within(F: Any, found: Any, schema: Type, path: str) -> Any:
-    """`found` is a variant."""
+def _filled(F: Any, fields: Any) -> Any:
+    return F.map_filter(fields, lambda _, value: ~F.is_variant_null(value))
+
+
+def _within(F: Any, found: Any, schema: Type, path: str, names: _Names) -> Any:
+    """`found` is a variant. `names`: of an object's fields."""
     match schema["type"]:
         case "struct":
             only = F.array(F.try_variant_get(found, "$", _OBJECT))  # so that it is made once
-            return _each(F, only, lambda fields: _of_object(F, fields, schema, path))
+            return _each(F, only, lambda fields: _of_object(F, fields, schema, path, names))
         case "array":
             elements, inner = F.try_variant_get(found, "$", _ARRAY), schema["elementType"]
         case _:
             elements = F.map_values(F.try_variant_get(found, "$", _OBJECT))
             inner = schema["valueType"]
-    return _each(F, elements, lambda element: _within(F, element, inner, f"{path}[]"))
+    return _each(F, elements, lambda element: _within(F, element, inner, f"{path}[]", names))
 
 
-def _of_object(F: Any, fields: Any, schema: Type, path: str) -> Any:
+def _of_object(F: Any, fields: Any, schema: Type, path: str, names: _Names) -> Any:
     deeper = [
-        _within(
-            F, F.try_element_at(fields, F.lit(each["name"])), each["type"], f"{path}.{each['name']}"
-        )
+        _within(F, F.try_element_at(fields, F.lit(name)), each["type"], f"{path}.{name}", names)
         for each in schema["fields"]
-        if _is_nested(each["type"])
+        if _is_nested(each["type"]) and (name := each["name"])
     ]
-    here = _others(F, F.map_keys(fields), schema, path)
-    return F.concat(*(_or_none(F, names) for names in (here, *deeper)))
+    here = _others(F, names(fields), schema, path)
+    return F.concat(*(_or_none(F, found) for found in (here, *deeper)))
 
 
 def _others(F: Any, names: Any, schema: Type, path: str) -> Any:

@@ -1,4 +1,7 @@
-"""`mirror status` and `mirror promote`: they ask the target, which may be all that is left, and need no Spark."""
+"""`mirror status` and `mirror promote`: they ask the target, which may be all that is left, and need no Spark.
+
+The source is asked for how much it has, if it answers; a promotion does so when it is done, and never waits for it before.
+"""
 
 import asyncio
 import time
@@ -9,6 +12,7 @@ from penstock.client import admin
 from penstock.client.errors import ClientError
 from penstock.client.mirroring import MirrorState, mirror_state, promote, supports_mirrors
 from penstock.client.pool import Pool
+from penstock.model.errors import ErrorCode
 from penstock.model.ids import TopicPartition
 from penstock.spark.errors import JobError
 from penstock.spark.job import Plan, Summary
@@ -22,6 +26,7 @@ from penstock.spark.steps import reached
 from penstock.spark.survey import ask
 
 _AT_ONCE: Final = 16  # topics that are promoted side by side
+_SOURCE_S: Final = 10.0  # it may be gone: nobody waits for it for long
 
 
 class Mirror(NamedTuple):
@@ -50,7 +55,11 @@ def plan(options: MirrorOptions) -> Plan:
         "topics": [mirror.name for mirror in mirrors if mirror.is_mirror],
     }
     if options.action == PROMOTE:
-        lines = [f"promote {m.name}: {_lag(m, {}).line()}" for m in mirrors if m.is_mirror]
+        lines = [
+            f"promote {m.name}: {_lag(m, None).line()}, as last heard"
+            for m in mirrors
+            if m.is_mirror
+        ]
     else:
         lines = [f"ask {options.target} and {options.bootstrap} how far the mirrors are"]
     return Plan(facts, tuple(lines or ["nothing to do"]))
@@ -102,26 +111,13 @@ class Live(NamedTuple):
 
 
 def _status(options: MirrorOptions, mirrors: Sequence[Mirror]) -> Summary:
-    places = [
-        TopicPartition(mirror.origin.topic, index)
-        for mirror in mirrors
-        if mirror.origin is not None
-        for index in mirror.state.partitions
-    ]
-    source, problem = None, None
-    try:
-        source = ask(options.bootstrap, lambda pool: live(pool, places))
-    except ClientError as error:
-        problem = error.message
+    source, problem = ask_source(options, _places(mirrors))
     rows, lines = [], []
     for mirror in mirrors:
-        is_live = source is not None and mirror.origin is not None
-        is_live = is_live and mirror.origin.cluster_id == source.cluster_id  # type: ignore[union-attr]  # both are there
-        lag = _lag(
-            mirror, source.ends if source and is_live else {}, source.sizes if source else None
-        )
-        rows.append(_row(mirror, lag, is_live))
-        lines.append(_line(mirror, lag, is_live))
+        own = _own(mirror, source)
+        lag = _lag(mirror, own)
+        rows.append(_row(mirror, lag, own is not None))
+        lines.append(_line(mirror, lag, own is not None))
     if problem is not None:
         lines.append(f"the source cannot be asked: {problem}")
     facts = {
@@ -132,6 +128,42 @@ def _status(options: MirrorOptions, mirrors: Sequence[Mirror]) -> Summary:
         "mirrors": rows,
     }
     return Summary(facts, tuple(lines or ["there are no mirrors"]))
+
+
+def _places(mirrors: Sequence[Mirror]) -> list[TopicPartition]:
+    return [
+        TopicPartition(mirror.origin.topic, index)
+        for mirror in mirrors
+        if mirror.origin is not None
+        for index in mirror.state.partitions
+    ]
+
+
+def _own(mirror: Mirror, source: Live | None) -> Live | None:
+    """The cluster that was asked, if it is the one of which this is a mirror."""
+    is_own = source and mirror.origin and mirror.origin.cluster_id == source.cluster_id
+    return source if is_own else None
+
+
+def ask_source(
+    options: MirrorOptions, places: Sequence[TopicPartition]
+) -> tuple[Live | None, str | None]:
+    """What it says, or why it says nothing."""
+
+    async def question(source: Pool) -> Live:
+        try:
+            async with asyncio.timeout(_SOURCE_S):
+                return await live(source, places)
+        except TimeoutError:
+            raise ClientError(
+                f"{options.bootstrap} gave no answer in {_SOURCE_S:.0f} s",
+                ErrorCode.REQUEST_TIMED_OUT,
+            ) from None
+
+    try:
+        return ask(options.bootstrap, question), None
+    except (ClientError, JobError) as error:
+        return None, str(error)
 
 
 async def live(source: Pool, places: Sequence[TopicPartition]) -> Live:
@@ -149,26 +181,25 @@ async def live(source: Pool, places: Sequence[TopicPartition]) -> Live:
     return Live(cluster.cluster_id or "", ends, sizes)
 
 
-def _lag(
-    mirror: Mirror,
-    ends: Mapping[TopicPartition, int],
-    sizes: Mapping[TopicPartition, float] | None = None,
-) -> Lag:
+def _lag(mirror: Mirror, source: Live | None) -> Lag:
+    """None: as it was heard last."""
+    ends = source.ends if source else {}
     rows = []
     for index, position in mirror.state.partitions.items():
-        source = TopicPartition(mirror.origin.topic if mirror.origin else mirror.name, index)
+        place = TopicPartition(mirror.origin.topic if mirror.origin else mirror.name, index)
         beat = mirror.beats.get(index)
-        end = ends.get(source, beat.source_end if beat else position.log_end_offset)
+        end = ends.get(place, beat.source_end if beat else position.log_end_offset)
         rows.append(
             Behind(
-                source,
+                place,
                 TopicPartition(mirror.name, index),
                 end,
                 position.log_end_offset,
                 beat.at_ms if beat else 0,
             )
         )
-    return lag_of(rows, sizes if ends else None, now_ms(), is_live=bool(ends))
+    sizes = source.sizes if source and ends else None
+    return lag_of(rows, sizes, now_ms(), is_live=bool(ends))
 
 
 def _row(mirror: Mirror, lag: Lag, is_live: bool) -> dict[str, Any]:
@@ -198,20 +229,27 @@ def _promoted(options: MirrorOptions, progress: Progress) -> Summary:
     progress.show("promoting")
     mirrors, after = ask(options.target, lambda pool: _promote_all(pool, options))
     seconds = time.monotonic() - started_s
+    promoted = [mirror for mirror in mirrors if mirror.is_mirror]
+    progress.show("asking the source what it has beyond the mirrors")
+    source, problem = ask_source(options, _places(promoted)) if promoted else (None, None)
     rows, lines = [], []
     for mirror, state in zip(mirrors, after, strict=True):
-        lag = _lag(mirror, {})
+        own = _own(mirror, source)
+        lag = _lag(mirror, own)
+        is_live = own is not None
         rows.append(
             {
                 "topic": mirror.name,
                 "was_mirror": mirror.is_mirror,
-                "rpo": lag.facts() if mirror.is_mirror else None,
+                "source_asked": is_live,
+                "rpo": lag.loss(is_live=is_live) if mirror.is_mirror else None,
                 "mirrored_upto": _ends(mirror.state),
                 "ends": _ends(state),
             }
         )
+        heard = "" if is_live else " when the source was last heard"
         lines.append(
-            f"{mirror.name}: takes writes; {lag.line()} when the source was last heard"
+            f"{mirror.name}: takes writes; {lag.line()}{heard}"
             if mirror.is_mirror
             else f"{mirror.name}: was no mirror, takes writes already"
         )
@@ -219,10 +257,13 @@ def _promoted(options: MirrorOptions, progress: Progress) -> Summary:
         "job": "mirror",
         "action": PROMOTE,
         "target": options.target,
+        "source_error": problem,
         "topics": rows,
         "seconds": round(seconds, 2),
     }
-    lines.append(f"{sum(m.is_mirror for m in mirrors):,} mirrors promoted in {seconds:,.1f} s")
+    if problem is not None:
+        lines.append(f"the source cannot be asked: {problem}")
+    lines.append(f"{len(promoted):,} mirrors promoted in {seconds:,.1f} s")
     return Summary(facts, tuple(lines))
 
 

@@ -31,6 +31,10 @@ class Lag(NamedTuple):
         seconds = None if self.seconds is None else round(self.seconds, 1)
         return {"records": self.records, "bytes": self.size_bytes, "seconds": seconds}
 
+    def loss(self, *, is_live: bool) -> dict[str, Any]:
+        """What a promotion gives up. A source that was not asked may have more records than were heard of."""
+        return self.facts() if is_live else {**self.facts(), "records": None}
+
     def line(self) -> str:
         if not self.records and self.seconds == 0:
             return "nothing behind"

@@ -25,10 +25,13 @@ from penstock.spark.sending import send
 from penstock.spark.steps import reached
 from penstock.spark.survey import ask
 from penstock.spark.transactional import OVERDUE, Transactions
+from penstock.wire.messages.metadata import MetadataResponseTopic
 
 _REPLICAS: Final = 3
 _SETTINGS: Final = {"cleanup.policy": "compact"}
-_ATTEMPTS: Final = 100  # for the ends of transactions that are decided to be written everywhere
+_ATTEMPTS: Final = (
+    100  # for what is decided (a topic, the end of a transaction) to be known everywhere
+)
 _PAUSE_S: Final = 0.1
 
 
@@ -44,7 +47,19 @@ async def ensure_log(pool: Pool, name: str, brokers: int) -> None:
     except ClientError as error:
         if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             raise
-    await admin.ensure_topic(pool, name, create=False)
+    await known_topic(pool, name)
+
+
+async def known_topic(pool: Pool, name: str) -> MetadataResponseTopic:
+    """One that was just created: brokers of other makes may hear of it after the controller has answered."""
+    for _ in range(_ATTEMPTS):
+        try:
+            return await admin.ensure_topic(pool, name, create=False)
+        except ClientError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+        await asyncio.sleep(_PAUSE_S)
+    raise JobError(f"topic {name!r} was created, and its brokers still do not know it; try again")
 
 
 def read_log(bootstrap: str, name: str, state: LinkState, *, whole: bool) -> None:

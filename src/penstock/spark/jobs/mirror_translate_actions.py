@@ -14,7 +14,7 @@ from penstock.model.errors import ErrorCode
 from penstock.model.ids import TopicPartition
 from penstock.spark.errors import JobError
 from penstock.spark.job import Plan, Summary
-from penstock.spark.jobs.mirror_actions import Live, live, now_ms
+from penstock.spark.jobs.mirror_actions import Live, ask_source, now_ms
 from penstock.spark.jobs.mirror_beats import Beat, read_beats
 from penstock.spark.jobs.mirror_groups import Copied, read_groups
 from penstock.spark.jobs.mirror_lag import Behind, Lag, lag_of
@@ -56,7 +56,11 @@ def plan(options: MirrorOptions) -> Plan:
         "topics": [mirror.name for mirror in mirrors if not mirror.claim.is_promoted],
     }
     if options.action == PROMOTE:
-        lines = [f"promote {m.name}: {_lag(m).line()}" for m in mirrors if not m.claim.is_promoted]
+        lines = [
+            f"promote {m.name}: {_lag(m, None).line()}, as last heard"
+            for m in mirrors
+            if not m.claim.is_promoted
+        ]
     else:
         lines = [f"ask {options.target} and {options.bootstrap} how far the copies are"]
     return Plan(facts, tuple(lines or ["nothing to do"]))
@@ -144,18 +148,13 @@ def _mirror(
 
 
 def _status(options: MirrorOptions, mirrors: list[Mirror]) -> Summary:
-    places = [TopicPartition(m.claim.source, n) for m in mirrors for n in m.positions]
-    source, problem = None, None
-    try:
-        source = ask(options.bootstrap, lambda pool: live(pool, places))
-    except ClientError as error:
-        problem = error.message
+    source, problem = ask_source(options, _places(mirrors))
     rows, lines = [], []
     for mirror in mirrors:
-        is_live = source is not None and source.cluster_id == mirror.source_id
-        lag = _lag(mirror, source if is_live else None)
-        rows.append(_row(mirror, lag, is_live))
-        lines.append(_line(mirror, lag, is_live))
+        own = _own(mirror, source)
+        lag = _lag(mirror, own)
+        rows.append(_row(mirror, lag, own is not None))
+        lines.append(_line(mirror, lag, own is not None))
     if problem is not None:
         lines.append(f"the source cannot be asked: {problem}")
     facts = {
@@ -169,7 +168,17 @@ def _status(options: MirrorOptions, mirrors: list[Mirror]) -> Summary:
     return Summary(facts, tuple(lines or ["there are no copies with translated offsets"]))
 
 
-def _lag(mirror: Mirror, source: Live | None = None) -> Lag:
+def _places(mirrors: Iterable[Mirror]) -> list[TopicPartition]:
+    return [TopicPartition(m.claim.source, n) for m in mirrors for n in m.positions]
+
+
+def _own(mirror: Mirror, source: Live | None) -> Live | None:
+    """The cluster that was asked, if it is the one that is copied."""
+    return source if source and source.cluster_id == mirror.source_id else None
+
+
+def _lag(mirror: Mirror, source: Live | None) -> Lag:
+    """None: as it was heard last."""
     rows = []
     for index, position in mirror.positions.items():
         place = TopicPartition(mirror.claim.source, index)
@@ -223,39 +232,48 @@ def _promoted(options: MirrorOptions, progress: Progress) -> Summary:
     after = {(mirror.source_id, mirror.name): mirror for mirror in find_mirrors(options)}
     pairs = [(mirror, after[mirror.source_id, mirror.name]) for mirror in mirrors]
     seconds = time.monotonic() - started_s
+    progress.show("asking the source what it has beyond the copies")
+    shut = [mirror for before, mirror in pairs if not before.claim.is_promoted]
+    source, problem = ask_source(options, _places(shut)) if shut else (None, None)
     facts = {
         "job": "mirror",
         "action": PROMOTE,
         "translate": True,
         "target": options.target,
-        "topics": [_promoted_row(before, after) for before, after in pairs],
+        "source_error": problem,
+        "topics": [_promoted_row(before, after, source) for before, after in pairs],
         "groups": sorted({name for copied in groups for name in copied.written}),
         "groups_error": problems[0] if problems else None,
         "seconds": round(seconds, 2),
     }
-    lines = [line for before, after in pairs for line in _promoted_lines(before, after)]
+    lines = [line for before, after in pairs for line in _promoted_lines(before, after, source)]
     lines += [f"groups stay where they were moved last: {problem}" for problem in problems]
-    count = sum(not mirror.claim.is_promoted for mirror in mirrors)
-    lines.append(f"{count:,} copies promoted in {seconds:,.1f} s")
+    if problem is not None:
+        lines.append(f"the source cannot be asked: {problem}")
+    lines.append(f"{len(shut):,} copies promoted in {seconds:,.1f} s")
     return Summary(facts, tuple(lines))
 
 
-def _promoted_row(before: Mirror, after: Mirror) -> dict[str, Any]:
+def _promoted_row(before: Mirror, after: Mirror, source: Live | None) -> dict[str, Any]:
     was_mirror = not before.claim.is_promoted
+    own = _own(after, source)
+    is_live = own is not None
     return {
         "topic": after.name,
         "was_mirror": was_mirror,
-        "rpo": _lag(after).facts() if was_mirror else None,
+        "source_asked": is_live,
+        "rpo": _lag(after, own).loss(is_live=is_live) if was_mirror else None,
         "mirrored_upto": _texts(after.positions),
         "ends": _texts(after.ends),
     }
 
 
-def _promoted_lines(before: Mirror, mirror: Mirror) -> list[str]:
-    lag = _lag(mirror)
+def _promoted_lines(before: Mirror, mirror: Mirror, source: Live | None) -> list[str]:
     if before.claim.is_promoted:
         return [f"{mirror.name}: was promoted already"]
-    lines = [f"{mirror.name}: nothing more is copied; {lag.line()} when the source was last heard"]
+    own = _own(mirror, source)
+    heard = "" if own else " when the source was last heard"
+    lines = [f"{mirror.name}: nothing more is copied; {_lag(mirror, own).line()}{heard}"]
     for index, position in sorted(mirror.positions.items()):
         lines.append(
             f"  {mirror.name}-{index} has {mirror.claim.source}-{index} up to offset {position:,}, and ends at "

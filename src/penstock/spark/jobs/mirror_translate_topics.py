@@ -12,6 +12,7 @@ from penstock.spark.errors import JobError
 from penstock.spark.jobs import mirror_claims as claims
 from penstock.spark.jobs import mirror_names as names
 from penstock.spark.jobs.mirror_claims import Merging, Verdict
+from penstock.spark.jobs.mirror_link_log import known_topic
 from penstock.spark.jobs.mirror_links import Claim, log_name
 from penstock.spark.jobs.mirror_names import Topic
 from penstock.spark.jobs.mirror_options import FAILBACK, MirrorOptions
@@ -140,7 +141,7 @@ async def do(target: Pool, steps: Sequence[Step], known: frozenset[str]) -> dict
                     reached("mirror:topic-set")
             case _:
                 continue
-        found = await admin.ensure_topic(target, step.name, create=False)
+        found = await known_topic(target, step.name)
         if found.topic_id == NO_TOPIC_ID:
             raise JobError(
                 "the brokers of the target give topics no ids, so that a topic which is deleted and created again "

@@ -10,19 +10,20 @@ from typing import Any, Final
 
 from penstock.client.raw_transactions import OffsetToCommit
 from penstock.spark.errors import JobError
+from penstock.spark.functions import chosen
 from penstock.spark.job import Job, JobOptions, Kind, Plan, Summary, option
-from penstock.spark.jobs.lake_files import normal
+from penstock.spark.jobs.lake_files import is_local, normal, open_files
 from penstock.spark.jobs.lake_layout import check_name
+from penstock.spark.jobs.record_times import Times, of_times
 from penstock.spark.jobs.replay_range import (
     Decided,
+    Piece,
     decided,
     from_marks,
     mark,
-    narrowed,
-    next_chunk,
     parse_piece,
 )
-from penstock.spark.jobs.replay_table import Table
+from penstock.spark.jobs.replay_table import Table, refuse_lake
 from penstock.spark.jobs.transform import find_target
 from penstock.spark.jobs.transform_query import with_texts
 from penstock.spark.outgoing import Target
@@ -91,15 +92,17 @@ class ReplayOptions(JobOptions):
             raise ValueError("replay needs a TOPIC")
         if (self.to is None) == (self.table is None):
             raise ValueError("replay needs either --to or --table")
-        check_name(self.id)
+        check_name(self.id, "--id")
         if self.batch_records < 1 or self.transaction_timeout < 1:
             raise ValueError("--batch-records and --transaction-timeout must be at least 1")
-        for text in self.offsets:
-            parse_piece(text)
-        if self.offsets and (self.since is not None or self.until is not None):
+        if self.pieces and (self.since is not None or self.until is not None):
             raise ValueError("--offsets and times exclude each other")
         if self.since is not None and self.until is not None and self.since >= self.until:
             raise ValueError("--since must be before --until")
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        return tuple(parse_piece(text) for text in self.offsets)
 
     @property
     def group(self) -> str:
@@ -121,17 +124,21 @@ def confs(options: ReplayOptions) -> Mapping[str, str]:
 
 
 def plan(options: ReplayOptions) -> Plan:
-    """Asks the brokers; no Spark."""
+    """Asks the brokers, and looks at a table of this machine; no Spark."""
     ranges = _ranges(options)
+    what = _decided(options, ranges)
     where = _destination(options)
     if options.to is not None:
         target = find_target(options)
         how = "their own" if _keeps(options, target, ranges) else "their keys'"
         where += f", {target.partitions} partitions, records to {how}"
-    facts = {**_facts(options, ranges), "offsets": ranges.offsets, "partitions": len(ranges.first)}
+    elif is_local(where):
+        refuse_lake(where, open_files(where, None))
+    facts = {**_facts(options, ranges), "offsets": what.offsets, "partitions": len(what.first)}
     lines = (
-        f"read {', '.join(sorted(options.topics))} from {options.bootstrap}: {ranges.offsets:,} offsets in "
-        f"{len(ranges.first)} partitions, unless {options.id!r} ran before and has found others",
+        f"read {', '.join(sorted(options.topics))} from {options.bootstrap}: "
+        f"{'up to ' if _chooses(options) else ''}{what.offsets:,} offsets in {len(what.first)} partitions, "
+        f"unless {options.id!r} ran before and has found others",
         f"write {where}, each once for {options.id!r}",
     )
     return Plan(facts, lines)
@@ -154,10 +161,23 @@ def _facts(options: ReplayOptions, ranges: Ranges) -> dict[str, Any]:
 
 
 def _ranges(options: ReplayOptions) -> Ranges:
-    found = find_ranges(
-        options.bootstrap, options.topics, since_ms=options.since, until_ms=options.until
+    """From the first record that is young enough to the end: older and younger ones may follow each other."""
+    return find_ranges(
+        options.bootstrap,
+        options.topics,
+        since_ms=options.since,
+        read_committed=not options.read_uncommitted,
     )
-    return narrowed(found, [parse_piece(text) for text in options.offsets])
+
+
+def _decided(options: ReplayOptions, ranges: Ranges) -> Decided:
+    """By this run, if it is the first."""
+    return decided(options.wish, ranges, options.pieces, Times(options.since, options.until))
+
+
+def _chooses(options: ReplayOptions) -> bool:
+    """Not all that is read is replayed; which records are is known when they are read."""
+    return any(one is not None for one in (options.since, options.until, options.where))
 
 
 def _keeps(options: ReplayOptions, target: Target, ranges: Ranges) -> bool:
@@ -195,8 +215,8 @@ def run(session: Any, options: ReplayOptions, progress: Progress) -> Summary:
         "batches": done.batches,
         "seconds": round(seconds, 1),
         "ranges": [
-            {"topic": p.topic, "partition": p.partition, "first": first, "after": what.after[p]}
-            for p, first in sorted(what.first.items())
+            {"topic": p.topic, "partition": p.partition, "first": first, "after": after}
+            for p, first, after in what.pieces
         ],
     }
     lines = (
@@ -221,17 +241,15 @@ def _to_topic(session: Any, options: ReplayOptions, ranges: Ranges, progress: Pr
     done: Done | None = None
     while True:
         committed = transactions.begin()
-        what = from_marks(committed, options.group) or decided(options.wish, ranges)
+        what = from_marks(committed, options.group, options.pieces) or _decided(options, ranges)
         _check_same(options, what.wish)
         at = {**what.first, **{place: row.offset for place, row in committed.items()}}
-        done = done or Done(what, before=sum(at[p] - first for p, first in what.first.items()))
-        start, end = next_chunk(at, what.after, options.batch_records)
+        done = done or Done(what, before=what.done(at))
+        start, end = what.next_chunk(at, options.batch_records)
         if not end:
             return done
-        progress.show(
-            f"{sum(at[p] - f for p, f in what.first.items()):,} of {what.offsets:,} offsets"
-        )
-        records = _records(session, options, Ranges(ranges.cluster_id, start, end))
+        progress.show(f"{what.done(at):,} of {what.offsets:,} offsets")
+        records = _records(session, options, what.times, Ranges(ranges.cluster_id, start, end))
         result = with_coordinates(records, options.id, keeps=keeps, partitions=target.partitions)
         offsets = {p: OffsetToCommit(o, mark(what, p)) for p, o in {**at, **end}.items()}
         done.records += transactions.write(result, target, offsets).records
@@ -249,35 +267,37 @@ def _check_same(options: ReplayOptions, wish: str) -> None:
 def _to_table(session: Any, options: ReplayOptions, ranges: Ranges, progress: Progress) -> Done:
     table = Table(session, normal(options.table or ""), options.id)
     what, most = table.decide(
-        decided(options.wish, ranges), ranges.cluster_id, options.batch_records
+        _decided(options, ranges),
+        options.pieces,
+        cluster_id=ranges.cluster_id,
+        most=options.batch_records,
     )
     _check_same(options, what.wish)
     done, at = Done(what), dict(what.first)
     for number in range(what.offsets):
-        start, end = next_chunk(at, what.after, most)
+        start, end = what.next_chunk(at, most)
         if not end:
             break
         if table.has(number):
             done.before += sum(end[place] - first for place, first in start.items())
-        progress.show(
-            f"{sum(at[p] - f for p, f in what.first.items()):,} of {what.offsets:,} offsets"
-        )
+        progress.show(f"{what.done(at):,} of {what.offsets:,} offsets")
         chunk = Ranges(ranges.cluster_id, start, end)
-        table.take(partial(_records, session, options, chunk), number)
+        table.take(partial(_records, session, options, what.times, chunk), number)
         at |= end
     done.records, done.batches = table.rows, table.batches
     return done
 
 
-def _records(session: Any, options: ReplayOptions, ranges: Ranges) -> Any:
+def _records(session: Any, options: ReplayOptions, times: Times, ranges: Ranges) -> Any:
     committed = "read_uncommitted" if options.read_uncommitted else "read_committed"
     source = session.read.format("penstock").options(**ranges.source_options(options.bootstrap))
     records = (
         source.option("includeHeaders", "true").option("kafka.isolation.level", committed).load()
     )
+    records = of_times(records, times)
     if options.where is None:
         return records
-    return with_texts(records).where(options.where).drop("key_text", "value_text")
+    return chosen(with_texts(records), options.where).drop("key_text", "value_text")
 
 
 def with_coordinates(records: Any, id: str, *, keeps: bool, partitions: int) -> Any:

@@ -2,11 +2,12 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from penstock.model.ids import TopicPartition
 from penstock.spark.errors import JobError
+from penstock.spark.jobs.record_times import ALWAYS, Times, times_of
 from penstock.spark.offsets import Offsets
 from penstock.spark.survey import Ranges
 from penstock.spark.transactional import Committed
@@ -35,70 +36,109 @@ def parse_piece(text: str) -> Piece:
     return Piece(place, int(found["first"]), int(found["after"]))
 
 
-def narrowed(ranges: Ranges, pieces: Sequence[Piece]) -> Ranges:
-    """Only the pieces, where there are some; JobError for what the topics do not hold."""
-    if not pieces:
-        return ranges
-    for place, first, after in pieces:
+def merged(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
+    """In their order, and each offset once, however often it was asked for."""
+    found: list[Piece] = []
+    for piece in sorted(pieces):
+        last = found[-1] if found else None
+        if last is not None and last.place == piece.place and piece.first <= last.after:
+            found[-1] = last._replace(after=max(last.after, piece.after))
+        else:
+            found.append(piece)
+    return tuple(found)
+
+
+def check_held(ranges: Ranges, asked: Sequence[Piece]) -> None:
+    """JobError for what the topics do not hold."""
+    for place, first, after in asked:
         if place not in ranges.first:
             raise JobError(f"--offsets: {place} does not exist, or its topic is not replayed")
         held = ranges.first[place], ranges.after[place]
         if first < held[0] or after > held[1]:
             raise JobError(
-                f"--offsets: {place} holds offsets {held[0]:,} up to {held[1]:,}, and not all of {first:,}-{after:,}"
+                f"--offsets: {place} holds offsets {held[0]:,} up to {held[1]:,}, and not all of {first:,}-{after:,}; "
+                "without --read-uncommitted it ends where the first open transaction begins"
             )
-    return Ranges(
-        ranges.cluster_id,
-        {piece.place: piece.first for piece in pieces},
-        {piece.place: piece.after for piece in pieces},
-    )
 
 
 class Decided(NamedTuple):
     """What the first run of a replay found, and for which wish."""
 
     wish: str  # a digest of what was asked for
-    first: Offsets
-    after: Offsets
+    pieces: tuple[Piece, ...]  # in order, apart from each other, none of them empty
+    times: Times = ALWAYS  # offsets cannot tell them: times of records need not rise
+
+    @property
+    def first(self) -> Offsets:
+        """Where each partition's first piece begins."""
+        return {piece.place: piece.first for piece in reversed(self.pieces)}
+
+    @property
+    def after(self) -> Offsets:
+        """Where each partition's last piece ends."""
+        return {piece.place: piece.after for piece in self.pieces}
 
     @property
     def offsets(self) -> int:
-        return sum(self.after[place] - first for place, first in self.first.items())
+        return sum(after - first for _, first, after in self.pieces)
+
+    def done(self, at: Mapping[TopicPartition, int]) -> int:
+        """How many of the offsets lie before `at`."""
+        return sum(max(0, min(at[p], after) - first) for p, first, after in self.pieces)
+
+    def next_chunk(self, at: Mapping[TopicPartition, int], most: int) -> tuple[Offsets, Offsets]:
+        """As the function: of each partition only the piece that comes next, which keeps its records in order."""
+        ahead: dict[TopicPartition, Piece] = {}
+        for piece in self.pieces:
+            if piece.after > at[piece.place]:
+                ahead.setdefault(piece.place, piece)
+        start = {place: max(at[place], piece.first) for place, piece in ahead.items()}
+        return next_chunk(start, {place: piece.after for place, piece in ahead.items()}, most)
 
 
-def decided(wish: str, ranges: Ranges) -> Decided:
-    """Partitions of which there is nothing are left out."""
-    some = [place for place, first in ranges.first.items() if first < ranges.after[place]]
-    return Decided(
-        wish,
-        {place: ranges.first[place] for place in some},
-        {place: ranges.after[place] for place in some},
+def decided(
+    wish: str, ranges: Ranges, asked: Sequence[Piece] = (), times: Times = ALWAYS
+) -> Decided:
+    """All that there is, or the pieces that were asked for; partitions of which there is nothing are left out."""
+    check_held(ranges, asked)
+    whole = [Piece(p, first, ranges.after[p]) for p, first in ranges.first.items()]
+    some = [piece for piece in whole if piece.first < piece.after]
+    return Decided(wish, merged(asked or some), times)
+
+
+def kept(
+    wish: str, first: Offsets, after: Offsets, asked: Sequence[Piece] = (), times: Times = ALWAYS
+) -> Decided:
+    """What an earlier run decided. It kept where partitions begin and end: the pieces between are the wish's, and so `asked`."""
+    if not asked:
+        return Decided(wish, merged(Piece(p, first[p], after[p]) for p in first), times)
+    inside = (
+        Piece(p, max(start, first[p]), min(end, after[p])) for p, start, end in asked if p in first
     )
+    return Decided(wish, merged(piece for piece in inside if piece.first < piece.after), times)
 
 
 def mark(what: Decided, place: TopicPartition) -> str:
     """For the metadata of a partition's offset: all that a later run must know of it."""
-    return json.dumps(
-        {"wish": what.wish, "first": what.first[place], "after": what.after[place]},
-        separators=(",", ":"),
-    )
+    told = {"wish": what.wish, "first": what.first[place], "after": what.after[place]}
+    return json.dumps({**told, **what.times.facts}, separators=(",", ":"))
 
 
-def from_marks(committed: Committed, group: str) -> Decided | None:
+def from_marks(committed: Committed, group: str, asked: Sequence[Piece] = ()) -> Decided | None:
     """What an earlier run wrote into the group; None if there was none."""
     if not committed:
         return None
-    wishes, first, after = set(), {}, {}
-    for place, row in committed.items():
-        try:
+    common: set[tuple[str, Times]] = set()  # the same for every partition
+    first, after = {}, {}
+    try:
+        for place, row in committed.items():
             told = json.loads(row.metadata or "")
-            wishes.add(str(told["wish"]))
+            common.add((str(told["wish"]), times_of(told)))
             first[place], after[place] = int(told["first"]), int(told["after"])
-        except (ValueError, KeyError, TypeError):
-            wishes.add("")
-    if len(wishes) != 1 or "" in wishes:
-        raise JobError(f"group {group} was not made by a replay; give another --id")
-    return Decided(wishes.pop(), first, after)
+        ((wish, times),) = common
+    except (ValueError, KeyError, TypeError):
+        raise JobError(f"group {group} was not made by a replay; give another --id") from None
+    return kept(wish, first, after, asked, times)
 
 
 def next_chunk(

@@ -1,15 +1,18 @@
 """A replay into Parquet files: the lake's protocol, with a replay's chunks as its batches. What was decided is kept beside them."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from penstock.spark.errors import JobError
 from penstock.spark.jobs.lake_batches import Batches, Origin, Storage
 from penstock.spark.jobs.lake_decode import RawDecoder
-from penstock.spark.jobs.lake_files import open_files
-from penstock.spark.jobs.lake_layout import Layout, default_dead_letters
+from penstock.spark.jobs.lake_files import Files, open_files
+from penstock.spark.jobs.lake_layout import REPLAY, Layout, default_dead_letters
 from penstock.spark.jobs.lake_manifest import Manifest
-from penstock.spark.jobs.replay_range import Decided
+from penstock.spark.jobs.lake_owner import RANGE, owner_of
+from penstock.spark.jobs.record_times import times_of
+from penstock.spark.jobs.replay_range import Decided, Piece, kept
 from penstock.spark.offsets import from_json, to_json
 
 _FOLDERS: Final = ("topic", "date")
@@ -19,7 +22,7 @@ class Table:
     """Used by one thread."""
 
     def __init__(self, session: Any, place: str, id: str) -> None:
-        layout = Layout(place, default_dead_letters(place), f"replay-{id}")
+        layout = Layout(place, default_dead_letters(place), f"{REPLAY}{id}")
         files = open_files(place, session)
         self._storage = Storage(layout, files, files)
         self._batches = Batches(session, self._storage, RawDecoder(), _FOLDERS, _by_day, _nothing)
@@ -33,21 +36,29 @@ class Table:
     def batches(self) -> int:
         return self._batches.totals.batches
 
-    def decide(self, what: Decided, cluster_id: str, most: int) -> tuple[Decided, int]:
-        """What the first run found, which may be this one; and how many offsets a chunk of it has."""
-        files, path = self._storage.files, f"{self._storage.layout.state}/range.json"
+    def decide(
+        self, what: Decided, asked: Sequence[Piece], *, cluster_id: str, most: int
+    ) -> tuple[Decided, int]:
+        """What the first run found, which may be this one; and how many offsets a chunk of it has.
+
+        JobError for the table of a lake job.
+        """
+        files, path = self._storage.files, f"{self._storage.layout.state}/{RANGE}"
+        refuse_lake(self._storage.layout.table, files)
         facts = {
             "cluster": cluster_id,
             "wish": what.wish,
             "first": to_json(what.first),
             "after": to_json(what.after),
             "batch_records": most,
+            **what.times.facts,
         }
         files.create(path, json.dumps(facts, indent=1) + "\n")
         found = json.loads(files.read(path))
-        kept = Decided(found["wish"], from_json(found["first"]), from_json(found["after"]))
+        first, after = from_json(found["first"]), from_json(found["after"])
         self._batches.recover()
-        return kept, int(found["batch_records"])
+        what = kept(found["wish"], first, after, asked, times_of(found))
+        return what, int(found["batch_records"])
 
     def has(self, number: int) -> bool:
         return self._storage.find(number) is not None
@@ -60,6 +71,16 @@ class Table:
         else:
             origin = Origin(f"replay {self._id}", number, None, self._storage.layout.state)
             self._batches.take(records(), number, origin)
+
+
+def refuse_lake(table: str, files: Files) -> None:
+    """A lake job does not know what a replay writes: its records would be in the table twice."""
+    owner = owner_of(table, files)
+    if owner is not None:
+        raise JobError(
+            f"{table} is the table of lake job {owner}: it has these records, or will have them, "
+            "and a replay would add each once more; give another --table"
+        )
 
 
 def _by_day(rows: Any, folders: tuple[str, ...]) -> Any:

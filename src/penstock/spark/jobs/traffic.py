@@ -11,6 +11,7 @@ from typing import Any, Final
 from penstock.spark.errors import JobError
 from penstock.spark.job import Job, JobOptions, Kind, Plan, Summary, option
 from penstock.spark.jobs import traffic_picture, traffic_report
+from penstock.spark.jobs.record_times import Times, of_times
 from penstock.spark.jobs.traffic_report import Cell, HotKey, Stored
 from penstock.spark.progress import Progress
 from penstock.spark.survey import Ranges, find_ranges
@@ -56,6 +57,10 @@ class TrafficOptions(JobOptions):
         if self.since is not None and self.until is not None and self.since >= self.until:
             raise ValueError("--since must be before --until")
 
+    @property
+    def times(self) -> Times:
+        return Times(self.since, self.until)
+
 
 def plan(options: TrafficOptions) -> Plan:
     """Asks the brokers what there is; no Spark."""
@@ -75,7 +80,7 @@ def plan(options: TrafficOptions) -> Plan:
     }
     lines = (
         f"read {', '.join(sorted(options.topics))} from {options.bootstrap}: "
-        f"{ranges.offsets:,} offsets in {len(ranges.first)} partitions",
+        f"{_upto(options)}{ranges.offsets:,} offsets in {len(ranges.first)} partitions",
         *(f"scan {text}" for text in scans),
         *(f"write {name}" for name in writes),
     )
@@ -84,20 +89,20 @@ def plan(options: TrafficOptions) -> Plan:
 
 def run(session: Any, options: TrafficOptions, progress: Progress) -> Summary:
     ranges = _ranges(options)
-    if not ranges.offsets:
-        raise JobError(f"{', '.join(sorted(options.topics))}: no messages to measure there")
     read = partial(_read, session, ranges, options)
     with progress.tasks(session, "reading stored batches"):
         stored = collect_stored(
             read("maxTimestamp,topic,partition,recordCount,codec,batch", raw=True)
         )
     step_ms = options.step or traffic_report.choose_step_ms(stored)
-    with progress.tasks(session, f"reading {ranges.offsets:,} records"):
+    with progress.tasks(session, f"reading {_upto(options)}{ranges.offsets:,} records"):
         cells = collect_cells(read("key,value,topic,partition,timestamp"), step_ms)
+    if not cells:
+        raise _nothing(options)
     keys: list[HotKey] = []
     if options.hot_keys:
         with progress.tasks(session, "counting keys"):
-            keys = collect_hot_keys(read("key,topic"), options.hot_keys)
+            keys = collect_hot_keys(read("key,topic,timestamp"), options.hot_keys)
     facts = {
         "job": "traffic",
         "cluster": ranges.cluster_id,
@@ -116,18 +121,34 @@ def run(session: Any, options: TrafficOptions, progress: Progress) -> Summary:
 
 
 def _ranges(options: TrafficOptions) -> Ranges:
-    return find_ranges(
-        options.bootstrap, options.topics, since_ms=options.since, until_ms=options.until
-    )
+    """From the first record that is young enough to the end: older and younger ones may follow each other."""
+    found = find_ranges(options.bootstrap, options.topics, since_ms=options.since)
+    if not found.offsets:
+        raise _nothing(options)
+    return found
+
+
+def _upto(options: TrafficOptions) -> str:
+    return "up to " if options.times.facts else ""
+
+
+def _nothing(options: TrafficOptions) -> JobError:
+    when = " of that time" if options.times.facts else ""
+    return JobError(f"{', '.join(sorted(options.topics))}: no messages{when} to measure there")
 
 
 def _read(
     session: Any, ranges: Ranges, options: TrafficOptions, columns: str, *, raw: bool = False
 ) -> Any:
-    """`failOnDataLoss`: what retention takes away while we read is no error here."""
+    """Only what is of the time that is measured; a stored batch is of the time of its youngest record.
+
+    `failOnDataLoss`: what retention takes away while we read is no error here.
+    """
     source = session.read.format("penstock").options(**ranges.source_options(options.bootstrap))
     source = source.option("columns", columns).option("failOnDataLoss", "false")
-    return (source.option("mode", "rawbatches") if raw else source).load()
+    if raw:
+        return of_times(source.option("mode", "rawbatches").load(), options.times, "maxTimestamp")
+    return of_times(source.load(), options.times)
 
 
 # Transforms: DataFrame -> rows of the driver -----------------------------------------------------
@@ -137,14 +158,15 @@ def collect_stored(batches: Any) -> list[Stored]:
     """What the batches of each partition take on disk, by codec."""
     from pyspark.sql import functions as F
 
+    at_ms = _dated_ms("maxTimestamp")
     rows = (
         batches.groupBy("topic", "partition", "codec")
         .agg(
             F.count("*").alias("batches"),
             F.sum("recordCount").alias("records"),
             F.sum(F.octet_length("batch")).alias("size_bytes"),
-            F.min(F.unix_millis("maxTimestamp")).alias("first_ms"),
-            F.max(F.unix_millis("maxTimestamp")).alias("last_ms"),
+            F.min(at_ms).alias("first_ms"),
+            F.max(at_ms).alias("last_ms"),
         )
         .collect()
     )
@@ -161,7 +183,7 @@ def collect_cells(records: Any, step_ms: int) -> list[Cell]:
     size_class = F.ceil(F.log2(F.greatest(F.col("size"), F.lit(1))) * _CLASSES_PER_DOUBLING)
     rows = (
         records.withColumn("size", size)
-        .withColumn("interval", F.floor(F.unix_millis("timestamp") / F.lit(step_ms)))
+        .withColumn("interval", F.floor(_dated_ms("timestamp") / F.lit(step_ms)))
         .withColumn("size_class", size_class)
         .groupBy("topic", "partition", "interval", "size_class")
         .agg(
@@ -174,6 +196,15 @@ def collect_cells(records: Any, step_ms: int) -> list[Cell]:
         .collect()
     )
     return [Cell(**row.asDict()) for row in rows]
+
+
+def _dated_ms(name: str) -> Any:
+    """Null for a time that dates cannot say: one such record would make all rates 0."""
+    from pyspark.sql import functions as F
+
+    at_ms = F.unix_millis(name)
+    dated = at_ms.between(traffic_report.FIRST_MS, traffic_report.LAST_MS)
+    return F.when(dated, at_ms)
 
 
 def collect_hot_keys(keyed: Any, wanted: int) -> list[HotKey]:
@@ -219,6 +250,8 @@ def _place(name: str) -> Path:
     path = Path(name).absolute()
     if not path.parent.is_dir():
         raise JobError(f"{path}: there is no directory {path.parent}; make it first")
+    if path.is_dir():
+        raise JobError(f"{path} is a directory; give the name of a file")
     return path
 
 

@@ -4,9 +4,10 @@ Light or dark as the reader's screen is; without styles, dark on white.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 from xml.sax.saxutils import escape
+
+from penstock.spark.jobs.traffic_report import DAY_MS, date_text
 
 _WIDTH: Final = 960
 _LEFT: Final = 90
@@ -30,7 +31,6 @@ _STYLE: Final = """<style>
 }
 </style>"""
 _UNITS: Final = ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k"))
-_DAY_MS: Final = 86_400_000
 
 
 def draw(facts: Mapping[str, Any]) -> str:
@@ -61,6 +61,9 @@ def _band(topic: Mapping[str, Any], top: int, step_ms: int) -> Iterator[str]:
 
 
 def _rates(rate: Mapping[str, Any], top: int, step_ms: int) -> Iterator[str]:
+    if not rate["intervals"]:
+        yield _text(_LEFT, top + _RATES / 2, "no record has a time in the years 1 to 9999")
+        return
     first_ms, after_ms = float(rate["first_ms"]), float(rate["after_ms"])
     peak = max(records for _, records, _ in rate["intervals"]) * 1000 / step_ms
     bottom = top + _RATES
@@ -187,7 +190,5 @@ def _short(number: float) -> str:
 
 def _time(timestamp_ms: float, span_ms: float) -> str:
     """As exact as the time that is shown needs it."""
-    shown = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    if span_ms >= 4 * _DAY_MS:
-        return shown.strftime("%Y-%m-%d %H:%M")
-    return shown.strftime("%Y-%m-%d %H:%M:%S")
+    seconds = "" if span_ms >= 4 * DAY_MS else ":%S"
+    return date_text(timestamp_ms, f"%Y-%m-%d %H:%M{seconds}")

@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 DAY_MS: Final = 86_400_000
+FIRST_MS: Final = -62_135_596_800_000  # the years 1 to 9999: what dates can say
+LAST_MS: Final = 253_402_300_799_999
 _STEPS_MS: Final = (
     *(1_000, 10_000, 60_000, 600_000, 3_600_000, 6 * 3_600_000),
     DAY_MS,
@@ -14,6 +16,10 @@ _INTERVALS: Final = 400  # about as many as a picture can show
 _SIZE_CLASSES_PER_DOUBLING: Final = 4
 _HOT_SHARE: Final = 2.0  # times the even share
 _DAYS_FOR_GROWTH: Final = 3
+_RATES: Final = (
+    *("first_ms", "after_ms", "records_per_s", "bytes_per_s"),
+    *("peak_records_per_s", "peak_bytes_per_s", "peak_at_ms"),
+)
 
 
 class Stored(NamedTuple):
@@ -25,8 +31,8 @@ class Stored(NamedTuple):
     batches: int
     records: int
     size_bytes: int
-    first_ms: int
-    last_ms: int
+    first_ms: int | None  # of the times that dates can say; None: there are none
+    last_ms: int | None
 
 
 class Cell(NamedTuple):
@@ -34,7 +40,7 @@ class Cell(NamedTuple):
 
     topic: str
     partition: int
-    interval: int
+    interval: int | None  # None: of no time that dates can say, such as microseconds taken for ms
     size_class: int
     records: int
     size_bytes: int  # of keys and values
@@ -51,9 +57,9 @@ class HotKey(NamedTuple):
 
 def choose_step_ms(stored: Sequence[Stored]) -> int:
     """The shortest interval that gives a picture's worth of them."""
-    span_ms = max((row.last_ms for row in stored), default=0) - min(
-        (row.first_ms for row in stored), default=0
-    )
+    last_ms = max((row.last_ms for row in stored if row.last_ms is not None), default=0)
+    first_ms = min((row.first_ms for row in stored if row.first_ms is not None), default=0)
+    span_ms = last_ms - first_ms
     return next((step for step in _STEPS_MS if span_ms / step <= _INTERVALS), DAY_MS)
 
 
@@ -91,6 +97,7 @@ def _topic(
 ) -> dict[str, Any]:
     records, size_bytes = _sum(cells, "records"), _sum(cells, "size_bytes")
     stored_bytes = _sum(stored, "size_bytes")
+    dated = [cell for cell in cells if cell.interval is not None]
     return {
         "topic": name,
         "records": records,
@@ -102,8 +109,9 @@ def _topic(
         "without_key": _sum(cells, "without_key"),
         "tombstones": _sum(cells, "tombstones"),
         "record_bytes": sizes(cells),
-        "rate": rates(cells, step_ms),
-        "growth": growth(cells, step_ms),
+        "without_date": records - _sum(dated, "records"),
+        "rate": rates(dated, step_ms),
+        "growth": growth(dated, step_ms),
         "partitions": partitions(cells, stored, partition_count),
         "hot_keys": [
             {"key": key.key, "records": key.records, "share": round(key.records / records, 4)}
@@ -135,7 +143,9 @@ def percentile(counts: Mapping[int, int], part: float) -> int:
 
 
 def rates(cells: Sequence[Cell], step_ms: int) -> dict[str, Any]:
-    """By interval, with the peaks; the mean counts intervals without records too."""
+    """By interval, with the peaks; the mean counts intervals without records too. Nothing is known of no cells."""
+    if not cells:
+        return {**dict.fromkeys(_RATES), "intervals": []}
     records = _by(cells, lambda cell: cell.interval, "records")
     size_bytes = _by(cells, lambda cell: cell.interval, "size_bytes")
     first, last = min(records), max(records)
@@ -157,24 +167,23 @@ def rates(cells: Sequence[Cell], step_ms: int) -> dict[str, Any]:
 
 
 def growth(cells: Sequence[Cell], step_ms: int) -> dict[str, Any]:
-    """Bytes of each day, and how much more each day brings; the first and last day are seldom whole."""
+    """Bytes of each day that has some, and how much more each day brings; the first and last day are seldom whole."""
     by_day = _by(cells, lambda cell: cell.interval * step_ms // DAY_MS, "size_bytes")
-    first, last = min(by_day), max(by_day)
-    days = [(day, by_day.get(day, 0)) for day in range(first, last + 1)]
-    whole = days[1:-1]
-    change = slope([amount for _, amount in whole]) if len(whole) >= _DAYS_FOR_GROWTH else None
+    first, last = min(by_day, default=0), max(by_day, default=-1)
+    whole = {day - first - 1: amount for day, amount in by_day.items() if first < day < last}
+    count = last - first - 1
+    change = slope(whole, count) if count >= _DAYS_FOR_GROWTH else None
     return {
-        "days": [[_date(day), amount] for day, amount in days],
+        "days": [[_date(day), by_day[day]] for day in sorted(by_day)],
+        "span_days": last - first + 1,
         "bytes_per_day_change": None if change is None else round(change, 1),
     }
 
 
-def slope(amounts: Sequence[int]) -> float:
-    """Of the straight line that lies nearest to the amounts."""
-    count = len(amounts)
-    middle, mean = (count - 1) / 2, sum(amounts) / count
-    squares = sum((x - middle) ** 2 for x in range(count))
-    return sum((x - middle) * (y - mean) for x, y in enumerate(amounts)) / squares
+def slope(amounts: Mapping[int, int], count: int) -> float:
+    """Of the straight line that lies nearest to `count` amounts: those that are not named are 0, and may be millions."""
+    middle, squares = (count - 1) / 2, count * (count**2 - 1) / 12
+    return sum((x - middle) * amount for x, amount in amounts.items()) / squares
 
 
 def partitions(cells: Sequence[Cell], stored: Sequence[Stored], count: int) -> list[dict[str, Any]]:
@@ -206,13 +215,19 @@ def lines(facts: Mapping[str, Any]) -> tuple[str, ...]:
 def _lines(topic: Mapping[str, Any]) -> Iterable[str]:
     rate, size = topic["rate"], topic["record_bytes"]
     yield f"{topic['topic']}: {topic['records']:,} records, {_size(topic['bytes'])}, {_size(topic['stored_bytes'])} stored"
-    yield (
-        f"  rate      {rate['records_per_s']:,.1f} records/s, {_size(rate['bytes_per_s'])}/s; "
-        f"peak {rate['peak_records_per_s']:,.1f} records/s at {_time(rate['peak_at_ms'])}"
-    )
+    if rate["intervals"]:
+        yield (
+            f"  rate      {_rate(rate['records_per_s'])} records/s, {_size(rate['bytes_per_s'])}/s; "
+            f"peak {_rate(rate['peak_records_per_s'])} records/s at {_time(rate['peak_at_ms'])}"
+        )
+    if topic["without_date"]:
+        yield (
+            f"  times     {topic['without_date']:,} records have times outside the years 1 to 9999, "
+            "and are in neither rate nor growth"
+        )
     yield f"  size      mean {size['mean']:,.0f} B, p50 {size['p50']:,} B, p99 {size['p99']:,} B, largest {size['max']:,} B"
     change = topic["growth"]["bytes_per_day_change"]
-    yield f"  growth    {_change(change, len(topic['growth']['days']))}"
+    yield f"  growth    {_change(change, topic['growth']['span_days'])}"
     hot = [
         f"{row['partition']} ({row['share']} times the even share)"
         for row in topic["partitions"]
@@ -230,6 +245,11 @@ def _change(change: float | None, days: int) -> str:
     return f"each day brings {sign}{_size(abs(change))} to the one before, over {days} days"
 
 
+def _rate(per_s: float) -> str:
+    """Few are not none."""
+    return f"{per_s:,.1f}" if per_s >= 1 else f"{per_s:.2g}"
+
+
 def _size(size_bytes: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size_bytes < 1024:
@@ -239,11 +259,18 @@ def _size(size_bytes: float) -> str:
 
 
 def _time(timestamp_ms: int) -> str:
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    return date_text(timestamp_ms, "%Y-%m-%d %H:%M:%SZ")
 
 
 def _date(day: int) -> str:
-    return datetime.fromtimestamp(day * DAY_MS / 1000, UTC).strftime("%Y-%m-%d")
+    return date_text(day * DAY_MS, "%Y-%m-%d")
+
+
+def date_text(timestamp_ms: float, form: str) -> str:
+    """What dates cannot say is given as options take it, such as @1763400000000000: intervals may begin before a time."""
+    if not FIRST_MS <= timestamp_ms <= LAST_MS:
+        return f"@{timestamp_ms:.0f}"
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime(form)
 
 
 def _sum(rows: Iterable[Any], name: str) -> int:

@@ -4,6 +4,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,9 +15,11 @@ from penstock.records.compression import Codec
 from penstock.spark import checkpoint
 from penstock.spark.checkpoint import Identity
 from penstock.spark.errors import JobError, explain
+from penstock.spark.functions import check_files
 from penstock.spark.job import Job, Kind, Plan, StreamOptions, Summary, option
 from penstock.spark.jobs.lake_files import is_local, normal, open_files
 from penstock.spark.jobs.lake_layout import check_name
+from penstock.spark.jobs.topic_ids import check_ids, find_ids, hold_ids
 from penstock.spark.jobs.transform_position import Log, is_committed, starting
 from penstock.spark.jobs.transform_query import Query, check, function_query, sql_query
 from penstock.spark.outgoing import Target
@@ -28,6 +31,7 @@ _SOURCE_SAYS: Final = "set the option failOnDataLoss to false"
 _WE_SAY: Final = "give --allow-data-loss"
 _SHOWN_TOPICS: Final = 40
 _LAST_BATCH_S: Final = 60.0
+_OTHER_TOPIC: Final = "give another --checkpoint and --name for the new one"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +53,10 @@ class TransformOptions(StreamOptions):
         choices=("none", "gzip", "snappy", "lz4", "zstd"),
     )
     since: int | None = option(
-        "leave out what is older, such as -7d", kind=Kind.TIME, metavar="TIME", default=None
+        "begin with the first record that is so young, such as -7d",
+        kind=Kind.TIME,
+        metavar="TIME",
+        default=None,
     )
     new_only: bool = option("leave out what the topics have now", kind=Kind.FLAG)
     follow: bool = option("go on with what is written from now on, until stopped", kind=Kind.FLAG)
@@ -96,7 +103,9 @@ class TransformOptions(StreamOptions):
         """The transactional id, too."""
         if self.name is not None:
             return f"penstock-transform-{self.name}"
-        digest = hashlib.sha256("\n".join([*sorted(self.topics), self.to]).encode()).hexdigest()
+        digest = hashlib.sha256(
+            "\n".join([*sorted(set(self.topics)), self.to]).encode()
+        ).hexdigest()
         return f"penstock-transform-{self.to[:_SHOWN_TOPICS]}-{digest[:8]}"
 
     @property
@@ -123,10 +132,9 @@ def confs(options: TransformOptions) -> Mapping[str, str]:
 
 def plan(options: TransformOptions) -> Plan:
     """Asks the brokers; no Spark."""
+    check_files(options.sql, options.function)
     ranges, target = _ranges(options), find_target(options)
-    continues = is_local(options.place) and checkpoint.check(
-        options.place, options.identity(ranges.cluster_id)
-    )
+    continues = is_local(options.place) and _is_continued(options, ranges)
     facts = {
         **_facts(options, ranges),
         "continues": continues,
@@ -148,6 +156,18 @@ def plan(options: TransformOptions) -> Plan:
         f"remember the progress in {options.place}, and as group {options.group}",
     )
     return Plan(facts, lines)
+
+
+def _is_continued(options: TransformOptions, ranges: Ranges) -> bool:
+    """Raises if the checkpoint is another job's, or of topics that are gone."""
+    place = options.place
+    found = checkpoint.check(place, options.identity(ranges.cluster_id))
+    check_ids(open_files(place, None), place, _ids(options), _OTHER_TOPIC)
+    return found
+
+
+def _ids(options: TransformOptions) -> dict[str, str]:
+    return find_ids(options.bootstrap, options.topics)
 
 
 def _facts(options: TransformOptions, ranges: Ranges) -> dict[str, Any]:
@@ -173,7 +193,13 @@ def find_target(options: Any) -> Target:
 
 
 def _ranges(options: TransformOptions) -> Ranges:
-    return find_ranges(options.bootstrap, options.topics, since_ms=options.since)
+    """Up to where the job can read: not beyond an open transaction, unless it takes those too."""
+    return find_ranges(
+        options.bootstrap,
+        options.topics,
+        since_ms=options.since,
+        read_committed=not options.read_uncommitted,
+    )
 
 
 # Run ---------------------------------------------------------------------------------------------
@@ -258,14 +284,14 @@ class Batches:
 def run(session: Any, options: TransformOptions, progress: Progress) -> Summary:
     started_s = time.monotonic()
     ranges, target = _ranges(options), find_target(options)
-    checkpoint.claim(options.place, options.identity(ranges.cluster_id), session)
     if not options.at_least_once:
         check_confs(session)
     query = sql_query(options.sql) if options.sql is not None else _function(options)
-    check(session, query, target)
-    batches = Batches(
-        options, query, target, Log(options.place, open_files(options.place, session))
-    )
+    check(session, query, target)  # first: a job that cannot be has no checkpoint either
+    files = open_files(options.place, session)
+    checkpoint.claim(options.place, options.identity(ranges.cluster_id), session)
+    hold_ids(files, options.place, _ids(options), _OTHER_TOPIC)
+    batches = Batches(options, query, target, Log(options.place, files))
     meter = _stream(session, options, batches, batches.prepare(ranges), progress)
     seconds = time.monotonic() - started_s
     facts = {
@@ -315,7 +341,8 @@ def _stream(
             raise
         raise JobError(said.replace(_SOURCE_SAYS, _WE_SAY)) from error
     finally:
-        query.stop()
+        with suppress(Exception):  # Spark itself may be gone
+            query.stop()
         batches.wait()
 
 

@@ -63,7 +63,7 @@ class Log:
 
 def starting(committed: Committed, ranges: Ranges, *, whole: bool, new_only: bool) -> Offsets:
     """Where the group is; what it has nothing of, from where the user wants it."""
-    wanted = ranges.after if new_only else ranges.first
+    wanted = ranges.after if new_only else ranges.readable_first
     begin = dict.fromkeys(ranges.first, _EARLIEST) if whole else dict(wanted)
     return begin | {p: row.offset for p, row in committed.items() if p in begin}
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.spark.errors import JobError, explain
-from penstock.spark.functions import load_function, read_text
+from penstock.spark.functions import load_function, sql_text
 from penstock.spark.outgoing import Target
 from penstock.spark.sink_options import SinkError
 from penstock.spark.transactional import check_result
@@ -20,7 +20,7 @@ SOURCE_SCHEMA: Final = (
 
 def sql_query(given: str) -> Query:
     """`given`: SQL, or the name of a file with it."""
-    text = read_text(given) if given.endswith(".sql") else given
+    text = sql_text(given)
 
     def query(records: Any) -> Any:
         with_texts(records).createOrReplaceTempView(VIEW)
