@@ -31,6 +31,7 @@ from penstock.http.server import HttpServer
 from penstock.kafka.context import Services
 from penstock.kafka.fetch_sessions import FetchSessions
 from penstock.kafka.memory import FrameMemory
+from penstock.kafka.overtaken import Refusals
 from penstock.kafka.security import AllowAll
 from penstock.kafka.server import ConnectionLimits, Loop, bind
 from penstock.kafka.server import Listener as Door
@@ -317,6 +318,7 @@ class Node:
             metrics=self.metrics,
             authorizer=AllowAll(),
             sessions=self._sessions,
+            refusals=Refusals(),
             spawn=self._tasks.spawn,
         )
 

@@ -52,7 +52,9 @@ class Rules(NamedTuple):
     delete_retention_ms: int
     upto_offset: int  # one past what this round may touch; all transactions below it have ended
     producers: Mapping[int, ProducerTail]
-    ends: Container[int]  # one past the last offset of each new segment: it must still end there
+    # One past the last offset of each new segment, and of each leader epoch: they must still end there. Who copies
+    # the log learns from its batches alone where an epoch ends, and tells others to cut their logs by that.
+    ends: Container[int]
     decompressed_limit_bytes: int = DECOMPRESSED_LIMIT_BYTES
 
 
