@@ -18,6 +18,8 @@ settings.register_profile(
 )
 settings.load_profile("house")
 
+pytest_plugins = ("tests.support.watch",)
+
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 ):  # so a shell starts what it runs in the background

@@ -258,6 +258,18 @@ def test_tombstones_go_after_their_time_and_the_key_with_them(server: Server) ->
     keyed.check(read_all(server.bootstrap, topic))
 
 
+def read_kept(server: Server, topic: str) -> list[Message]:
+    """As `read_all`; anew if the oldest went in between."""
+    start, _ = bounds(server, topic)
+    while True:
+        try:
+            return read_all(server.bootstrap, topic)
+        except AssertionError:
+            was, (start, _) = start, bounds(server, topic)
+            if start == was:
+                raise
+
+
 def test_a_topic_can_be_compacted_and_forget_what_is_old(server: Server) -> None:
     topic = compacted(
         server,
@@ -274,15 +286,15 @@ def test_a_topic_can_be_compacted_and_forget_what_is_old(server: Server) -> None
     keyed.write(500, keys=5, tombstones=0)
     keyed.roll(server, topic)
     until(
-        lambda: is_clean(read_all(server.bootstrap, topic), active_base(server, topic)),
+        lambda: is_clean(read_kept(server, topic), active_base(server, topic)),
         "the closed segments are clean",
     )
-    for message in read_all(server.bootstrap, topic):
+    for message in read_kept(server, topic):
         assert keyed.acked[message.offset] == message
 
 
 @pytest.mark.parametrize(
-    "rounds", [pytest.param(2, id="few"), pytest.param(40, id="many", marks=pytest.mark.slow)]
+    "rounds", [pytest.param(6, id="few"), pytest.param(40, id="many", marks=pytest.mark.long)]
 )
 def test_a_broker_killed_amid_compactions_has_lost_no_key_and_moved_none(
     server: Server, rounds: int

@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
+import confluent_kafka
 import pytest
 
 from tests.support.cluster import GROUP as GROUPS
@@ -15,6 +17,7 @@ from tests.support.workload import GROUP, TOPIC, TRANSACTIONAL_ID, Workload
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 ROUNDS = 3
+_rd: Any = confluent_kafka
 
 
 @pytest.fixture
@@ -55,6 +58,50 @@ def test_what_a_group_committed_outlives_every_one_of_its_coordinators(
             second.await_more(100)
         assert not values_of(work, "early") & values_of(work, "late"), "read again"
         work.finish()
+
+
+def test_a_member_reads_on_that_asked_for_its_offsets_where_nobody_coordinates_any_more(
+    cluster: ClusterOfServers,
+) -> None:
+    """It is given its partitions, asks a broker that sleeps where to begin, and is answered when another has taken over."""
+    producer = _rd.Producer({"bootstrap.servers": cluster.bootstrap})
+    for number in range(9):
+        producer.produce(TOPIC, b"%d" % number, partition=number % 3)
+    assert producer.flush(60) == 0
+    sleeper = cluster.coordinator_of(GROUP, GROUPS)
+    consumer = _rd.Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": GROUP,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 45_000,
+        }
+    )
+    consumer.subscribe([TOPIC])  # it joins by itself, and begins to read when it is first asked
+    until(lambda: has_assigned(cluster), "the group is stable")
+    cluster.pause(sleeper)
+    seen = set[bytes]()
+    note(consumer, seen)
+    assert not seen, "it does not know where to begin"
+    assert cluster.coordinator_of(GROUP, GROUPS) != sleeper
+    cluster.resume(sleeper)
+    until(lambda: note(consumer, seen) == 9, "it reads")
+    consumer.close()
+
+
+def has_assigned(cluster: ClusterOfServers) -> bool:
+    try:
+        found = cluster.admin.describe_consumer_groups([GROUP])[GROUP].result(60)
+    except _rd.KafkaException:  # the coordinator has yet to learn that it is one
+        return False
+    return bool(found.state == _rd.ConsumerGroupState.STABLE)
+
+
+def note(consumer: Any, seen: set[bytes]) -> int:
+    message = consumer.poll(0.1)
+    if message is not None and message.error() is None:
+        seen.add(message.value())
+    return len(seen)
 
 
 def late_member(work: Workload, name: str) -> Member:

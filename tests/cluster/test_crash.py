@@ -12,7 +12,7 @@ from tests.support.server import PATIENCE_S, Server, rd
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-ROUNDS = [pytest.param(2, id="few"), pytest.param(40, id="many", marks=pytest.mark.slow)]
+ROUNDS = [pytest.param(6, id="few"), pytest.param(40, id="many", marks=pytest.mark.long)]
 
 
 class Writer:

@@ -66,7 +66,7 @@ def log_of(server: Server, topic: str) -> list[Message]:
 
 
 @pytest.mark.parametrize(
-    "rounds", [pytest.param(2, id="few"), pytest.param(20, id="many", marks=pytest.mark.slow)]
+    "rounds", [pytest.param(4, id="few"), pytest.param(20, id="many", marks=pytest.mark.long)]
 )
 def test_what_was_acknowledged_with_flush_messages_1_outlives_the_power(
     tmp_path: Path, disk: PrivateDisk, server: Server, rng: random.Random, rounds: int

@@ -21,7 +21,7 @@ from tests.support.transactions import COMMITTED, LIBRARIES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
-STEPS = [pytest.param(800, id="few"), pytest.param(8000, id="many", marks=pytest.mark.slow)]
+STEPS = [pytest.param(800, id="few"), pytest.param(8000, id="many", marks=pytest.mark.long)]
 COMPACTED, SHORT = "compacted", "short"
 KEYS = 40
 LONG_MS = 900_000  # no transaction ends but by its producer

@@ -5,6 +5,7 @@ after that a part that the seed chooses; one that was never synced may be gone.
 """
 
 import os
+from collections.abc import Sequence
 from random import Random
 
 from penstock.storage.files import Buffer, Disk
@@ -23,6 +24,9 @@ class SimDisk(Disk):
     def pwrite(self, fd: int, data: Buffer, position: int) -> int:  # type: ignore[override] # static there
         self._changed(fd, position)
         return os.pwrite(fd, data, position)
+
+    def pwritev(self, fd: int, parts: Sequence[Buffer], position: int) -> int:  # type: ignore[override] # static there
+        return self.pwrite(fd, b"".join(parts), position)
 
     def ftruncate(self, fd: int, size: int) -> None:
         self._changed(fd, size)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from itertools import count
 from random import Random
-from select import select
+from select import POLLIN, poll
 from typing import Any, Final, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -302,13 +302,20 @@ class SimLoop(asyncio.BaseEventLoop):
         reader = self._readers.get(fd)
         if reader is not None:
             reader[0](*reader[1])
-            if fd in self._readers and select([fd], [], [], 0)[0]:
+            if fd in self._readers and _has_more(fd):
                 self.readable(fd)
 
     def _write(self, fd: int) -> None:
         writer = self._writers.get(fd)
         if writer is not None:
             writer[0](*writer[1])
+
+
+def _has_more(fd: int) -> bool:
+    """As `select` says it, which knows no descriptor beyond 1023."""
+    asked = poll()
+    asked.register(fd, POLLIN)
+    return bool(asked.poll(0))
 
 
 def _factory(loop: Any, coroutine: Any, **more: Any) -> asyncio.Task[Any]:

@@ -1,6 +1,6 @@
 """What each replica's log holds, kept beside the logs themselves: batches enter and leave as the product's own calls say."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 from unittest import mock
@@ -73,18 +73,30 @@ class Mirrors:
     @contextmanager
     def watching(self) -> Iterator[None]:
         append, copy = GrowingLog.append_as_leader, GrowingLog.append_as_follower
+        append_together = GrowingLog.append_run
         truncate, restart, leave = Log.truncate_to, Log.restart_at, DataDirectory.give_up
 
         def append_as_leader(log: Log, records: memoryview, **more: Any) -> Appended:
             mirror = self.of(log)
             appended = append(log, records, **more)
             if not appended.duplicate:
-                crc = parse_header(records).crc
-                next_offset = appended.last_offset + 1
-                batch = Batch(appended.base_offset, next_offset, more["leader_epoch"], crc)
-                mirror.add(batch)
-                self.entered(log, batch, True)
+                led(log, mirror, records, appended, more["leader_epoch"])
             return appended
+
+        def append_run(log: Log, run: Sequence[memoryview], **more: Any) -> list[Appended] | None:
+            mirror = self.of(log)
+            outcomes = append_together(log, run, **more)
+            for records, appended in zip(run, outcomes or [], strict=outcomes is not None):
+                led(log, mirror, records, appended, more["leader_epoch"])
+            return outcomes
+
+        def led(
+            log: Log, mirror: Mirror, records: memoryview, appended: Appended, epoch: int
+        ) -> None:
+            crc = parse_header(records).crc
+            batch = Batch(appended.base_offset, appended.last_offset + 1, epoch, crc)
+            mirror.add(batch)
+            self.entered(log, batch, True)
 
         def append_as_follower(log: Log, records: memoryview) -> None:
             mirror = self.of(log)
@@ -113,6 +125,7 @@ class Mirrors:
         with ExitStack() as stack:
             for owner, name, replacement in (
                 (GrowingLog, "append_as_leader", append_as_leader),
+                (GrowingLog, "append_run", append_run),
                 (GrowingLog, "append_as_follower", append_as_follower),
                 (Log, "truncate_to", truncate_to),
                 (Log, "restart_at", restart_at),

@@ -12,6 +12,10 @@ class ManualClock:
     def monotonic_ms(self) -> int:
         return self._monotonic_ms
 
+    def set_wall(self, wall_ms: int) -> None:
+        """As an operator, or a time server, may at any moment."""
+        self._wall_ms = wall_ms
+
     def advance(self, elapsed_ms: int) -> None:
         self._monotonic_ms += elapsed_ms
         self._wall_ms += elapsed_ms

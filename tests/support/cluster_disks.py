@@ -21,7 +21,7 @@ from tests.support.server import until
 _SIZE_MIB: Final = 128
 _MOUNT: Final = "-o loop,commit=300"
 _VALUE_BYTE: Final = 100  # of a batch: past its header, under its checksum
-_LENGTH_BYTE: Final = 10
+_LENGTH_BYTE: Final = 9  # a megabyte more: past the end of the file, wherever the batch lies
 _LOOK_S: Final = 0.02
 _BIT: Final = 0x10
 
@@ -105,7 +105,7 @@ def flip_value(file: Path) -> None:
 
 
 def flip_length(file: Path) -> None:
-    """A bit by which the batches after it cannot be found."""
+    """A bit by which neither the batch nor those after it can be found."""
     _flip(file, _third_batch(file) + _LENGTH_BYTE)
 
 

@@ -19,6 +19,7 @@ from penstock.wire.messages.api_versions import (
     ApiVersionsResponse,
 )
 from penstock.wire.schema import Message
+from tests.support.stream_server import StreamServer
 
 HANG_UP = object()  # an answer: close the connection
 SILENCE = object()  # an answer: none
@@ -34,15 +35,14 @@ class FakeBroker:
         self._handlers: dict[int, tuple[type[Message], Handler]] = {}
         self._versions: dict[int, range] = {}
         self._max_api_versions = 4
-        self._server: asyncio.Server | None = None
+        self._server = StreamServer(self._serve)
         self._writers: set[asyncio.StreamWriter] = set()
         self.connections = 0
         self.address = Address("127.0.0.1", 0)  # until it is entered
         self.on(ApiVersionsRequest, lambda _: self.api_versions())
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.address = Address(*self._server.sockets[0].getsockname())
+        self.address = Address(*await self._server.open())
         return self
 
     async def __aexit__(
@@ -51,10 +51,7 @@ class FakeBroker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._server is not None
-        self._server.close()
-        self.drop_connections()
-        await self._server.wait_closed()
+        await self._server.close()
 
     def on(self, request: type[Message], handler: Handler, versions: range | None = None) -> None:
         self._handlers[request.api_key] = (request, handler)
@@ -62,10 +59,6 @@ class FakeBroker:
 
     def speak_api_versions_up_to(self, version: int) -> None:
         self._max_api_versions = version
-
-    def drop_connections(self) -> None:
-        for writer in self._writers:
-            writer.close()
 
     def count(self, request: type[Message]) -> int:
         return sum(header.api_key == request.api_key for header, _ in self.requests)

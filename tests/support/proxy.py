@@ -7,6 +7,8 @@ from random import Random
 from types import TracebackType
 from typing import Final, Self
 
+from tests.support.stream_server import StreamServer
+
 _CHUNK_BYTES: Final = 1 << 14
 
 
@@ -23,7 +25,7 @@ class Proxy:
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._writers: set[asyncio.StreamWriter] = set()
-        self._server: asyncio.Server | None = None
+        self._server = StreamServer(self._serve)
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
         self._ready = threading.Event()
         self.address = ""  # until it is entered
@@ -81,14 +83,12 @@ class Proxy:
         self._loop.close()
 
     async def _open(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        host, port = self._server.sockets[0].getsockname()
+        host, port = await self._server.open()
         self.address = f"{host}:{port}"
 
     async def _close(self) -> None:
-        assert self._server is not None, "it was opened"
-        self._server.close()
         self._abort_all()
+        await self._server.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()

@@ -1,6 +1,5 @@
 """Fetch requests that go straight to their handler, and what a client makes of the answers."""
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
@@ -9,6 +8,8 @@ from penstock.broker.partition import Partition
 from penstock.kafka.context import Context
 from penstock.kafka.fetch_sessions import FetchSessions
 from penstock.kafka.handlers import fetch
+from penstock.kafka.overtaken import Refusals
+from penstock.kafka.promise import Promise
 from penstock.kafka.security import ANONYMOUS, AllowAll
 from penstock.model.configs import resolve_broker_config
 from penstock.model.errors import BrokerError
@@ -62,6 +63,7 @@ class Server:
         self.services: Any = SimpleNamespace(
             replicas=engine.replicas,
             sessions=self.sessions,
+            refusals=Refusals(),
             clock=engine.clock,
             cluster=SimpleNamespace(config=resolve_broker_config(texts), look_again=lambda: None),
             authorizer=AllowAll(),
@@ -113,7 +115,8 @@ class Reader:
         **limits: Any,
     ) -> FetchRequest:
         """Sessionless unless a session is named."""
-        topics = []
+        topics: list[FetchTopic] = []
+        named: str | None = None
         for (topic, index), part in parts.items():
             wanted = FetchPartition(
                 partition=index,
@@ -121,7 +124,10 @@ class Reader:
                 partition_max_bytes=part.max_bytes,
                 current_leader_epoch=part.leader_epoch,
             )
-            topics.append(FetchTopic(**self._name(topic), partitions=[wanted]))
+            if topic != named:
+                named = topic
+                topics.append(FetchTopic(**self._name(topic), partitions=[]))
+            topics[-1].partitions.append(wanted)
         gone = [ForgottenTopic(**self._name(topic), partitions=[i]) for topic, i in forgotten]
         fields: dict[str, Any] = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": ALL, **limits}
         return FetchRequest(
@@ -206,4 +212,4 @@ def watchers(partition: Partition) -> int:
 
 
 def is_waiting(answer: object) -> bool:
-    return isinstance(answer, asyncio.Future) and not answer.done()
+    return isinstance(answer, Promise) and not answer.done()

@@ -13,12 +13,14 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from penstock.broker.metrics import BrokerMetrics
+from penstock.kafka.answers import Later
 from penstock.kafka.api import row
 from penstock.kafka.apis import APIS
 from penstock.kafka.connection import Connection
 from penstock.kafka.context import Context
 from penstock.kafka.hangup import HangUp
 from penstock.kafka.memory import FrameMemory
+from penstock.kafka.promise import Promise
 from penstock.kafka.server import ConnectionLimits, Listener, Loop, bind
 from penstock.model.errors import BrokerError, ErrorCode, StorageFault
 from penstock.node.tasks import Tasks
@@ -34,12 +36,18 @@ NOW: Final = "now"  # answered at once
 LATER: Final = "later"  # when `finish` is called; what follows may begin
 HELD: Final = "held"  # when `finish` is called; what follows waits
 RUNNING: Final = "running"  # as HELD, by a coroutine
+PROMISED: Final = "promised"  # as HELD, by a promise
 SILENT: Final = "silent"  # no answer
 REFUSED: Final = "refused"  # raises a BrokerError
 BROKEN: Final = "broken"  # raises something that nobody expects
 HANG_UP: Final = "hang-up"  # ends the connection
+HOLDING: Final = (HELD, RUNNING, PROMISED)
+KINDS: Final = (NOW, NOW, LATER, LATER, *HOLDING, SILENT, REFUSED, BROKEN)
+CODES: Final = {REFUSED: ErrorCode.INVALID_REQUEST, BROKEN: ErrorCode.UNKNOWN_SERVER_ERROR}
 
 MB: Final = 1 << 20
+LARGE: Final = 100_000  # bytes of a frame that needs memory of its own
+SMALL_BUFFER: Final = 4096
 _TICKS: Final = 4
 _VERSION: Final = 0
 
@@ -51,12 +59,12 @@ class Asked:
     number: int
     kind: str
     peer: str
-    done: "asyncio.Future[SyncGroupResponse]"
+    done: Later
     answer_bytes: int
 
     @property
     def waits(self) -> bool:
-        return self.kind in (LATER, HELD, RUNNING) and not self.done.done()
+        return self.kind in (LATER, *HOLDING) and not self.done.done()
 
 
 class Peer:
@@ -148,17 +156,18 @@ class Stage:
     _peers: list[Peer] = field(default_factory=list)
 
     def handle(self, request: SyncGroupRequest, context: Context) -> Any:
-        future = asyncio.get_running_loop().create_future()
+        kind = request.group_id
+        done = Promise[Any]() if kind == PROMISED else asyncio.get_running_loop().create_future()
         asked = Asked(
             context.header.correlation_id,
-            request.group_id,
+            kind,
             request.member_id,
-            future,
+            done,
             request.generation_id,
         )
         self.handled.append(asked)
-        context.holds = asked.kind in (HELD, RUNNING)
-        match asked.kind:
+        context.holds = kind in HOLDING
+        match kind:
             case "refused":
                 raise BrokerError("not today", ErrorCode.INVALID_REQUEST)
             case "broken":
@@ -167,10 +176,10 @@ class Stage:
                 raise HangUp("enough")
             case "silent":
                 return None
-            case "later" | "held":
-                return future
+            case "later" | "held" | "promised":
+                return done
             case "running":
-                return _awaited(future)
+                return _awaited(done)
             case _:
                 return answer_to(asked)
 
