@@ -97,7 +97,18 @@ def _written(directory: str, count: int, value_bytes: int, codec: Codec) -> Job:
         Path(directory, f"{base:020d}.log").write_bytes(b"".join(batches))
         sources.append(Source(base, base + segment, sum(map(len, batches))))
     return Job(
-        directory, tuple(sources), 0, count, (), (), NOW_MS, 86_400_000, 1 << 30, 128 << 20, 1e300
+        directory=directory,
+        sources=tuple(sources),
+        first_dirty_offset=0,
+        upto_offset=count,
+        aborted=(),
+        producers=(),
+        epoch_ends=(),
+        now_ms=NOW_MS,
+        delete_retention_ms=86_400_000,
+        segment_bytes=1 << 30,
+        map_bytes=128 << 20,
+        io_bytes_per_second=1e300,
     )
 
 

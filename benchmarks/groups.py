@@ -77,6 +77,7 @@ from penstock.wire.messages.sync_group import (
 MEMBERS: Final = 1000
 GROUPS: Final = 10_000
 REPLAYED: Final = 1_000_000
+REPLAYED_PARTITIONS: Final = 1000
 _CONNECTIONS: Final = 50
 _SIZE: Final = Struct(">i")
 _NAMED_FETCH: Final = 12  # the last version that has topics by name
@@ -274,13 +275,14 @@ def report_many_groups(data: str | None, seconds: float) -> None:
 # Replay ------------------------------------------------------------------------------------------
 
 
-async def commit_many(broker: Broker, count: int, at_once: int = 2000) -> None:
+async def commit_many(broker: Broker, count: int) -> None:
+    """One record for each partition and round."""
     connection = await connect(broker.bootstrap)
     await _find(connection, "replayed")
-    for first in range(0, count, at_once):
+    for offset in range(count // REPLAYED_PARTITIONS):
         partitions = [
-            OffsetCommitRequestPartition(partition_index=number, committed_offset=number)
-            for number in range(first, first + at_once)
+            OffsetCommitRequestPartition(partition_index=number, committed_offset=offset)
+            for number in range(REPLAYED_PARTITIONS)
         ]
         request = OffsetCommitRequest(
             group_id="replayed",
@@ -295,7 +297,7 @@ async def commit_many(broker: Broker, count: int, at_once: int = 2000) -> None:
 async def until_loaded(broker: Broker, count: int) -> float:
     begun_s = time.monotonic()
     connection = await connect(broker.bootstrap)
-    topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[count - 1])]
+    topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[REPLAYED_PARTITIONS - 1])]
     groups = [OffsetFetchRequestGroup(group_id="replayed", topics=topics)]
     while True:
         answer = await connection.request(
@@ -305,7 +307,8 @@ async def until_loaded(broker: Broker, count: int) -> float:
             break
         await asyncio.sleep(0.02)
     elapsed_s = time.monotonic() - begun_s
-    assert answer.groups[0].topics[0].partitions[0].committed_offset == count - 1
+    last_offset = count // REPLAYED_PARTITIONS - 1
+    assert answer.groups[0].topics[0].partitions[0].committed_offset == last_offset
     await connection.close()
     return elapsed_s
 
@@ -330,7 +333,7 @@ async def fetch_first(connection: Connection, group: str, topic: str) -> None:
 
 def report_replay(data: str | None) -> None:
     with running_broker(data=data) as broker:
-        broker.create_topic("t", partitions=1)
+        broker.create_topic("t", partitions=REPLAYED_PARTITIONS)
         asyncio.run(commit_many(broker, REPLAYED))
         broker.stop()
         start(broker)

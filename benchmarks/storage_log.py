@@ -19,6 +19,7 @@ from penstock.storage.log import Log
 NOW_MS = 1_700_000_000_000
 BATCHES = 2_000
 ROUNDS = 25
+TOGETHER = 4  # batches of a run
 _BASE_OFFSET, _SEQUENCE = Struct(">q"), Struct(">i")
 _SEQUENCE_POSITION = 53
 
@@ -71,8 +72,11 @@ def write_us(path: str, size_bytes: int) -> float:
     return best_us(run)
 
 
-def append_us(path: str, size_bytes: int, producer_id: int = -1) -> float:
+def append_us(
+    path: str, size_bytes: int, producer_id: int = -1, *, together: bool = False
+) -> float:
     made = batches(size_bytes, producer_id)
+    runs = [made[number : number + TOGETHER] for number in range(0, BATCHES, TOGETHER)]
 
     def run(number: int) -> float:
         log = new_log(path, number)
@@ -83,7 +87,13 @@ def append_us(path: str, size_bytes: int, producer_id: int = -1) -> float:
             for batch in made:
                 log.append_as_leader(batch, leader_epoch=3, now_ms=NOW_MS)
 
-        taken = timed(appends)
+        def appends_together() -> None:
+            for batch in runs[0]:  # the first of a log goes by itself
+                log.append_as_leader(batch, leader_epoch=3, now_ms=NOW_MS)
+            for each in runs[1:]:
+                assert log.append_run(each, leader_epoch=3, now_ms=NOW_MS)
+
+        taken = timed(appends_together if together else appends)
         log.abandon()
         os.unlink(f"{log.path}/{0:020d}.log")
         return taken
@@ -106,8 +116,10 @@ def main() -> None:
             write = write_us(path, size_bytes)
             plain = append_us(path, size_bytes)
             idempotent = append_us(path, size_bytes, producer_id=7)
+            together = append_us(path, size_bytes, together=True)
             print(
-                f"append {size_bytes:6} B: write {write:.2f}, log {plain - write:.2f}, idempotent +{idempotent - plain:.2f}"
+                f"append {size_bytes:6} B: {plain:.2f} (write {write:.2f}, log {plain - write:.2f}),"
+                f" idempotent +{idempotent - plain:.2f}, {TOGETHER} together {together:.2f} each"
             )
         log = new_log(path, 1_000)
         for _ in range(10):

@@ -50,6 +50,7 @@ class Sample:
     turn: int
     figures: Mapping[str, float] = field(default_factory=dict)
     error: str = ""
+    ended: str = ""  # time of day: a disturbance of the machine can be found in the samples
 
 
 @dataclass(slots=True)
@@ -64,6 +65,7 @@ class Results:
     versions: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)  # what a reader must know; by hand
     samples: list[Sample] = field(default_factory=list)
 
     def save(self, path: Path) -> None:

@@ -1,5 +1,6 @@
 """One session: systems are got, stages run turn by turn, and every sample is on disk before the next one is taken."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +17,7 @@ T = TypeVar("T", System, Running)
 RESULTS_NAME: Final = "compare.json"
 _SHOWN_CHARACTERS: Final = 300
 _WARM_UP_S: Final = 1.0
+_FIRST_WARM_UPS: Final = 8  # of a stage's first workload: a fresh JVM is several times slower
 
 
 class Session:
@@ -52,9 +54,11 @@ class Session:
             return
         with ExitStack() as up:
             targets = list(self._started(stage, systems, up))
-            for workload in stage.workloads:
+            for number, workload in enumerate(stage.workloads):
                 assert isinstance(workload, OnRunning), "all are up in this stage"
-                self._warm_up(workload, targets)
+                is_long = not number and not self._effort.is_quick
+                for _ in range(_FIRST_WARM_UPS if is_long else 1):
+                    self._warm_up(workload, targets)
                 self._turns(stage, workload.name, workload.run, targets)
 
     def _able(self, stage: Stage) -> Iterator[System]:
@@ -79,7 +83,7 @@ class Session:
                 say(f"{system.name} did not start: {_line(error)}")
 
     def _warm_up(self, workload: OnRunning, targets: Sequence[Running]) -> None:
-        """Once, uncounted: a JVM compiles what it will need. A failure shows in the runs that count."""
+        """Uncounted: a JVM compiles what it will need. A failure shows in the runs that count."""
         for target in targets:
             _figures_or_error(workload.run, target, self._effort._replace(seconds=_WARM_UP_S))
 
@@ -92,7 +96,8 @@ class Session:
     ) -> None:
         for turn, target in interleaved(targets, self._effort.turns):
             figures, error = _figures_or_error(run, target, self._effort)
-            sample = Sample(stage.key, name, target.name, turn, figures, error)
+            ended = time.strftime("%H:%M:%S")
+            sample = Sample(stage.key, name, target.name, turn, figures, error, ended)
             self._results.samples.append(sample)
             self._results.save(self._path)
             say(f"  {name} | {turn + 1} | {target.name} | {_told(sample)}")

@@ -8,6 +8,8 @@ from benchmarks.comparison.ratios import Spread, ratio, spread
 from benchmarks.comparison.samples import MEASURES, SHARE, Measure, Results, Sample
 
 _BUSY_FROM: Final = 1.0  # load average
+_OF_THE_LOAD: Final = ("late_ms",)  # no broker wins or loses by it
+_TWINS: Final = {"megabytes_s": "messages_s", "cpu_s_million": "cpu_s_gb"}  # they lose together
 
 
 def markdown(
@@ -48,6 +50,7 @@ def shown(found: Spread | None, digits: int) -> str:
 
 def _about(results: Results) -> Iterator[str]:
     yield f"{results.machine}. `{results.command}`, begun {results.begun}, load average before it {results.load_average:.1f}.\n"
+    yield from (f"**{remark}**\n" for remark in results.remarks)
     if results.quick:
         yield "**A quick run: it shows that the harness works. Its figures are no result.**\n"
     if _is_busy(results):
@@ -154,8 +157,9 @@ def _worse(
     results: Results, stages: Sequence[str], ours: str
 ) -> Iterator[tuple[float, str, str, str, str]]:
     for stage in stages:
-        for name in results.measures(stage):
-            if name == "late_ms":  # of the load, not of a broker
+        measured = results.measures(stage)
+        for name in measured:
+            if name in _OF_THE_LOAD or _TWINS.get(name) in measured:
                 continue
             measure = MEASURES[name]
             for workload in results.workloads(stage):
