@@ -6,6 +6,9 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 SPARK := .venv/.spark
 PYTEST := $(BIN)/python -m pytest -q
+# xdist runs a file's tests in one worker, in the order of the files; a worker that had to be ended is not replaced, since
+# the next would only run into the same; after 70 minutes the run ends and says how far it came
+WHOLE := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --session-timeout 4200
 # one more than there are cores: unit tests wait now and then
 WORKERS := $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
 
@@ -27,18 +30,18 @@ static: $(INSTALLED)            ## what can be said without running anything
 unit: $(INSTALLED)              ## make unit T=storage
 	$(PYTEST) tests/unit/$(T)
 
-test: $(INSTALLED) kcat etcd nft ## static checks, then every test but those of make spark; pytest has the last word
+test: $(SPARK) kcat etcd nft     ## static checks, then every test but the long ones; pytest has the last word
 	@failed=0; $(MAKE) --no-print-directory static || failed=1; \
-	$(PYTEST) -n auto --dist loadfile --no-loadscope-reorder -m 'not spark' || failed=1; \
+	$(PYTEST) $(WHOLE) -m 'not long' || failed=1; \
 	exit $$failed
 
-slow: $(INSTALLED)              ## long property runs and many simulation seeds
-	$(PYTEST) -n auto -m slow
+slow: $(INSTALLED)              ## long property runs, many simulation seeds, hundreds of kills
+	BANK_S=120 CHAOS_S=60 $(PYTEST) -n auto --dist loadfile -m '(slow or long) and not spark'
 
 cluster: $(INSTALLED) kcat etcd nft ## real processes: brokers and Kafka clients
 	$(PYTEST) -m cluster tests/cluster tests/conformance
 
-spark: $(SPARK)                 ## the data pipeline, on Spark
+spark: $(SPARK)                 ## the data pipeline on Spark, jobs killed at every step and all
 	$(PYTEST) -n auto --dist loadfile --no-loadscope-reorder -m spark tests/spark
 
 chaos: $(INSTALLED) etcd nft    ## make chaos MINUTES=10: faults at random; SEED=… plays one run again
@@ -61,8 +64,8 @@ $(INSTALLED): pyproject.toml scripts/environment
 	@scripts/environment dev
 	@touch $@
 
-$(SPARK): $(INSTALLED)          # Spark is large: only what runs it installs it
-	@scripts/environment dev,spark,java
+$(SPARK): $(INSTALLED)          # Spark and the writers of tables are large: only what runs them installs them
+	@scripts/environment dev,spark,java,delta,iceberg
 	@touch $@
 
 kcat:

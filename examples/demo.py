@@ -149,6 +149,7 @@ def consume(bootstrap: str, ledger: Ledger) -> Step:
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "fetch.min.bytes": 65_536,
+            "fetch.queue.backoff.ms": 10,  # by default it sleeps a second whenever its queue is full
             "check.crcs": True,
         }
     )
