@@ -1,16 +1,10 @@
 """A disk that fails, stalls or lies when a test says so, for a broker that runs with it preloaded."""
 
 import errno
-import functools
-import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
-_SOURCE = Path(__file__).with_name("faulty_disk.c")
+from tests.support.preloaded import build
 
 
 class Sync(NamedTuple):
@@ -22,12 +16,11 @@ class FaultyDisk:
     """Rules by operation (sync, write, read, send, cut, rename) and a part of the file's path."""
 
     def __init__(self, directory: Path) -> None:
-        library = _library()
         self._rules_path = directory / "fault-rules"
         self._trace_path = directory / "fault-trace"
         self._rules: list[str] = []
         self.variables = {  # for the broker's environment
-            "LD_PRELOAD": str(library),
+            "LD_PRELOAD": str(build("faulty_disk")),
             "FAULTS_RULES": str(self._rules_path),
             "FAULTS_TRACE": str(self._trace_path),
         }
@@ -68,19 +61,3 @@ class FaultyDisk:
         new = self._rules_path.with_suffix(".new")
         new.write_text("".join(f"{rule}\n" for rule in self._rules))
         new.rename(self._rules_path)
-
-
-@functools.cache
-def _library() -> Path:
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler to build the faulty disk with")
-    library = Path(tempfile.mkdtemp(prefix="penstock-faults-")) / "faulty_disk.so"
-    built = subprocess.run(
-        [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(_SOURCE), "-ldl"],
-        capture_output=True,
-        check=False,
-    )
-    if built.returncode != 0:
-        pytest.skip(f"the faulty disk does not build here: {built.stderr.decode()[-300:]}")
-    return library
