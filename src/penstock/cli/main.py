@@ -3,6 +3,7 @@
 import importlib
 import os
 import re
+import select
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -42,11 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return stop.code if isinstance(stop.code, int) else 2
     except UsageError as error:
         return _fail(str(error), 2)
-    except BrokenPipeError:
-        return _reader_left()
     except KeyboardInterrupt:
         return _fail("interrupted", 1)
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and _has_reader_left():
+            return _leave_quietly()
+        if os.environ.get(_TRACE_VARIABLE):
+            raise
         return _fail(_explain(error), 1)
     except (BrokerError, StorageFault, CommandError) as error:
         return _fail(str(error), 1)
@@ -99,8 +102,15 @@ def _fail(message: str, status: int) -> int:
     return status
 
 
-def _reader_left() -> int:
-    """`penstock consume t | head` has all it wants: leave quietly, and let the exit flush go nowhere."""
+def _has_reader_left() -> bool:
+    """Of stdout: a connection of ours that broke raises the same error, and is a failure."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)  # that nobody reads any more is always told
+    return bool(poll.poll(0))
+
+
+def _leave_quietly() -> int:
+    """`penstock consume t | head` has all it wants: let the exit flush go nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 

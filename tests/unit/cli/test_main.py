@@ -1,5 +1,6 @@
 """What a user sees when no broker is needed, or none is there."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -140,6 +141,34 @@ def test_a_bug_is_one_line_unless_the_trace_is_asked_for(
     monkeypatch.setenv("PENSTOCK_TRACEBACK", "1")
     with pytest.raises(ZeroDivisionError):
         main([])
+
+
+@pytest.mark.parametrize(("is_read", "status"), [(False, 0), (True, 1)], ids=["left", "there"])
+def test_only_a_reader_that_left_ends_a_command_quietly(is_read: bool, status: int) -> None:
+    """`penstock … | head` is no failure; a connection that breaks raises the same error, and is one."""
+    broken = "raise BrokenPipeError(32, 'Broken pipe')" if is_read else "print('.' * 10**6)"
+    script = f"""
+import penstock.cli.main as cli
+def run(words):
+    {broken}
+cli.build_parser = run
+raise SystemExit(cli.main([]))
+"""
+    reading, writing = os.pipe()
+    if not is_read:
+        os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": ":".join(filter(None, sys.path))},
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writing)
+    if is_read:
+        os.close(reading)
+    assert (done.returncode, done.stderr) == (status, "penstock: broken pipe\n" if status else "")
 
 
 def test_a_time_ago_is_a_value_not_an_option() -> None:
