@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,7 +96,7 @@ def _alive(page: int) -> int:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{page}/json/", timeout=5) as answer:
             said: Any = json.load(answer)
-    except (urllib.error.URLError, OSError):  # it does not listen yet
+    except (OSError, ValueError):  # it does not listen yet, or has only its page for people yet
         return 0
     return int(said["aliveworkers"])
 

@@ -39,7 +39,7 @@ def test_an_executor_that_is_killed_costs_no_row(
                 *("--batch-records", BATCH, "--json", "--master", cluster.master),
                 *(word for pair in confs.items() for word in ("--conf", "=".join(pair))),
             ),
-            env=environment(JAVA_TOOL_OPTIONS=QUICK_JVM, PENSTOCK_TRACEBACK="1"),
+            env=environment(JAVA_TOOL_OPTIONS=QUICK_JVM),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -64,7 +64,6 @@ def test_an_executor_that_is_killed_costs_no_row(
                 lake.wait()
     assert lake.returncode == 0, err
     assert was_running, "it had ended before anything was killed"
-    assert out, err
     assert json.loads(out)["rows"] == RECORDS
     assert places(read(table)) == Counter(
         {(name, p, o): 1 for p in range(4) for o in range(RECORDS // 4)}
