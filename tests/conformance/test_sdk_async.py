@@ -14,7 +14,7 @@ from penstock.sdk.message import Message
 from penstock.testing import Broker
 
 pytestmark = pytest.mark.cluster
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0  # for all of a scenario, ten times and more of what it needs
 NOWHERE = "127.0.0.1:1"
 
 

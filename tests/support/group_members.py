@@ -324,6 +324,8 @@ class _Aio(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc] # the libr
         settings: Mapping[str, Any],
     ) -> None:
         self._member = member
+        self._next: dict[aiokafka.TopicPartition, int] = {}  # of what it has, and nothing else
+        self._owned: set[aiokafka.TopicPartition] = set()
         self._runner = asyncio.Runner()
 
         async def start() -> aiokafka.AIOKafkaConsumer:
@@ -341,10 +343,13 @@ class _Aio(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc] # the libr
         self._consumer = self._runner.run(start())
 
     async def on_partitions_assigned(self, assigned: Any) -> None:
+        self._owned = set(assigned)
         owned = frozenset((p.topic, p.partition) for p in assigned)
         self._member.record.own(self._member.name, owned)
 
     async def on_partitions_revoked(self, _: Any) -> None:
+        self._owned.clear()
+        self._next.clear()
         self._member.record.own(self._member.name, frozenset())
 
     def poll(self) -> list[Place]:
@@ -354,19 +359,21 @@ class _Aio(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc] # the libr
             if error.retriable:
                 return []
             raise
-        return [(m.topic, m.partition, m.offset) for part in polled.values() for m in part]
+        # a rebalance may have begun in the same turn of the loop: then others may have it by now
+        kept = {place: part for place, part in polled.items() if place in self._owned}
+        self._next.update({place: part[-1].offset + 1 for place, part in kept.items() if part})
+        return [(m.topic, m.partition, m.offset) for part in kept.values() for m in part]
 
     def commit(self) -> dict[tuple[str, int], int]:
         async def commit() -> dict[tuple[str, int], int]:
+            offsets = dict(self._next)
+            if not offsets:
+                return {}
             try:
-                positions = {
-                    (p.topic, p.partition): await self._consumer.position(p)
-                    for p in self._consumer.assignment()
-                }
-                await self._consumer.commit()
+                await self._consumer.commit(offsets)
             except aiokafka.errors.KafkaError:
                 return {}  # see above
-            return positions
+            return {(p.topic, p.partition): offset for p, offset in offsets.items()}
 
         return self._runner.run(commit())
 

@@ -119,7 +119,7 @@ class ConfluentReader:
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "fetch.wait.max.ms": 50,
-                "session.timeout.ms": 6000,
+                "session.timeout.ms": 45_000,  # a machine may stand still for a while
             }
         )
         self.consumer.subscribe([topic])

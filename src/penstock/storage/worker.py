@@ -74,14 +74,14 @@ class Worker:
         """A session of its own: a Ctrl-C in the terminal is the broker's to handle."""
         source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
-        self._process = subprocess.Popen(
+        process = self._process = subprocess.Popen(
             [sys.executable, "-m", __name__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
         )
-        return self._process
+        return process
 
 
 def _clean(argument: list[Any]) -> Outcome:

@@ -144,7 +144,22 @@ def test_a_request_cut_short_is_bad_and_silence_needs_no_answer() -> None:
 
 
 def test_a_request_that_never_ends_is_timed_out() -> None:
-    assert answer_to(b"GET / HTTP/1.1\r\n", timeout_s=0.01)[0] == 408
+    """Time jumps past the end of the request's, and stops short of that of the whole exchange."""
+
+    async def scenario() -> bytes:
+        loop = asyncio.get_running_loop()
+        now_s, timeout_s = loop.time, 1000.0
+        async with serving(timeout_s=timeout_s) as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(b"GET / HTTP/1.1\r\n")
+            while not server._connections:  # noqa: ASYNC110  # from then on it waits
+                await asyncio.sleep(0)
+            loop.time = lambda: now_s() + 1.5 * timeout_s  # type: ignore[method-assign]  # the jump
+            answer = await reader.read()
+            writer.close()
+            return answer
+
+    assert asyncio.run(scenario()).startswith(b"HTTP/1.1 408 ")
 
 
 def test_a_failing_readiness_is_a_logged_500(caplog: pytest.LogCaptureFixture) -> None:

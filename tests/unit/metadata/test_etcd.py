@@ -133,13 +133,17 @@ class FakeMember(grpc.GenericRpcHandler):
 Scenario = Callable[..., Awaitable[None]]
 
 
-def run(scenario: Scenario, members: int = 1, **options: Any) -> None:
+def run(
+    scenario: Scenario, members: int = 1, *, patience_ms: int = PATIENCE_MS, **options: Any
+) -> None:
+    """`patience_ms`: until some member must have answered, for who waits for its end."""
+
     async def main() -> None:
         async with AsyncExitStack() as stack:
             fakes = [await stack.enter_async_context(served(FakeMember())) for _ in range(members)]
             addresses = tuple(fake.address for fake in fakes)
             settings = EtcdSettings(addresses, PREFIX.decode(), **options)
-            store = EtcdStore(settings, timeout_ms=PATIENCE_MS, patience_ms=200)
+            store = EtcdStore(settings, timeout_ms=PATIENCE_MS, patience_ms=patience_ms)
             stack.push_async_callback(store.close)
             await scenario(store, *fakes)
 
@@ -208,7 +212,7 @@ def test_a_member_that_has_gone_back_is_passed_over_and_if_all_have_it_is_said(w
         with pytest.raises(StoreError, match="lags behind, or an old backup was restored"):
             await store.read("k")
 
-    run(scenario, members=2)
+    run(scenario, members=2, patience_ms=500)
 
 
 def test_who_is_silent_is_passed_over_for_a_while_unless_all_are() -> None:

@@ -40,11 +40,14 @@ def test_rounds_run_in_one_process_of_low_priority_until_it_is_closed(tmp_path: 
 
 
 def _children() -> list[psutil.Process]:
-    return [
-        child
-        for child in psutil.Process().children()
-        if "penstock.storage.worker" in child.cmdline()
-    ]
+    return [child for child in psutil.Process().children() if _is_worker(child)]
+
+
+def _is_worker(child: psutil.Process) -> bool:
+    try:
+        return "penstock.storage.worker" in child.cmdline()
+    except psutil.NoSuchProcess:  # one of another test, which has ended since it was listed
+        return False
 
 
 def test_a_failure_is_told_and_the_next_task_is_done(tmp_path: Path) -> None:
