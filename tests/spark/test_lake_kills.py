@@ -4,6 +4,7 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from glob import glob
 from pathlib import Path
 
@@ -164,8 +165,9 @@ def _kill_jvm(process: "subprocess.Popen[bytes]", lake: Command) -> None:
     before = len(glob(manifests))
     until(lambda: len(glob(manifests)) > before, "a batch", RUN_S)
     for child in _descendants(process):
-        if child.name() == "java":
-            child.send_signal(signal.SIGKILL)
+        with suppress(psutil.NoSuchProcess):  # a worker that has ended meanwhile
+            if child.name() == "java":
+                child.send_signal(signal.SIGKILL)
 
 
 def _descendants(process: "subprocess.Popen[bytes]") -> list[psutil.Process]:

@@ -11,7 +11,7 @@ from penstock.spark.job import explained
 from penstock.spark.jobs import transform
 from penstock.spark.progress import Progress
 from tests.spark.lakes import Lake
-from tests.spark.topics import Create, Sent, produce
+from tests.spark.topics import STAYS_OPEN, Create, Sent, produce
 from tests.spark.transforms import read_committed
 from tests.support.server import PATIENCE_S, Server
 
@@ -29,7 +29,11 @@ class Open:
         self.name = name
         produce(broker, name, [Sent(b"k", b'{"id": %d}' % n) for n in range(5)])
         self._producer = confluent_kafka.Producer(
-            {"bootstrap.servers": broker.bootstrap, "transactional.id": f"open-{name}"}
+            {
+                "bootstrap.servers": broker.bootstrap,
+                "transactional.id": f"open-{name}",
+                **STAYS_OPEN,
+            }
         )
         self._producer.init_transactions(PATIENCE_S)
         self._producer.begin_transaction()

@@ -129,9 +129,12 @@ def test_the_primary_dies_under_load_and_its_mirror_takes_over_and_back(tmp_path
         )
 
         east.start()
+        kept = committed_rows(east.bootstrap, TOPIC)  # also what it could not acknowledge any more
+        is_short = kept[-1].offset > mirrored[-1].offset
+        assert is_short or not lost
         refused = _cli(west, east, "failback", TOPIC)
-        assert refused == (1 if lost else 0), "what was never copied is not thrown away unasked"
-        if lost:
+        assert refused == (1 if is_short else 0), "what was never copied is not thrown away unasked"
+        if is_short:
             assert _cli(west, east, "failback", TOPIC, "--discard") == 0
         after, seen_after = second_load.stop(), second_reader.stop()
         until(lambda: _is_all_back(west, east), "the group's dead member is forgotten", LONG_S)

@@ -110,16 +110,16 @@ def _check_beginning(east: Server, west: Server) -> None:
 def test_killed_while_topics_change(both: Both) -> None:
     east, west = both
     grown, changed, deleted = CHANGE_STEPS
-    east.create_topic("orders", retention_ms=10**10)
+    east.create_topic("orders", retention_ms=10**12)  # the records are of 2023
     produce(east, "orders", numbered(20))
     assert _run(east, west, "orders") == 0
     grow(east, "orders", 2)
     produce(east, "orders", numbered(20, 2))
     assert _run(east, west, "orders", stop_at=grown) == KILLED
-    change_settings(east, "orders", {"retention.ms": "20000000000"})
+    change_settings(east, "orders", {"retention.ms": "2000000000000"})
     assert _run(east, west, "orders", stop_at=changed) == KILLED
     assert _run(east, west, "orders") == 0
-    assert settings(west, "orders")["retention.ms"] == "20000000000"
+    assert settings(west, "orders")["retention.ms"] == "2000000000000"
     assert _run(east, west, "promote") == 0
     assert _run(west, east, "failback", "orders", stop_at=deleted) == KILLED
     assert "orders" not in east.topics()

@@ -14,7 +14,7 @@ from penstock.spark.jobs.mirror import JOB
 from penstock.spark.jobs.mirror_links import PREFIX
 from penstock.spark.jobs.mirror_options import MirrorOptions
 from tests.spark.mirrors import change_settings, grow, mirror, settings, two_clusters
-from tests.spark.topics import KEEPS_ALL, Sent, numbered, produce
+from tests.spark.topics import KEEPS_ALL, Sent, is_compacted, numbered, produce
 from tests.spark.translated import (
     CODECS,
     a_group_for_every_offset,
@@ -107,13 +107,18 @@ def test_gaps_that_compaction_left_are_translated(spark: Any, tmp_path: Path, bo
         )
         messages = [Sent(b"k%d" % (n % 7 if n % 3 else n), b"value %d" % n) for n in range(300)]
         produce(own, "state", messages, batch_num_messages=10)
-        until(lambda: len(rows_at(own, "state")) < 200, "some of it is compacted away")
+        until(lambda: is_compacted(own, "state", _keys(own, "state")), "all is compacted")
         change_settings(own, "state", {"cleanup.policy": "delete"})
         at = a_group_for_every_offset(own, "state", "state")
+        assert len(rows_at(own, "state")) < 200
         rows = mirror(spark, own, both[1], "state", translate=True).facts["translated"]["rows"]
         assert rows > 10
         assert_exact(own, both[1], "state")
         assert_groups_go_on(own, both[1], "state", at)
+
+
+def _keys(server: Server, topic: str) -> list[tuple[int, bytes | None]]:
+    return [(row.offset, row.key) for row in rows_at(server, topic)]
 
 
 def test_a_consumer_that_moves_reads_the_next_record(spark: Any, both: Both) -> None:

@@ -14,7 +14,7 @@ from penstock.spark.jobs import replay
 from penstock.spark.jobs.lake import plan as lake_plan
 from penstock.spark.progress import Progress
 from tests.spark.lakes import Lake, places, read
-from tests.spark.topics import Create, Sent, numbered, produce
+from tests.spark.topics import STAYS_OPEN, Create, Sent, numbered, produce
 from tests.spark.transforms import read_committed
 from tests.support.server import PATIENCE_S, Server
 
@@ -120,7 +120,7 @@ def test_what_follows_an_open_transaction_is_left_out_and_not_waited_for(
 def open_transaction(broker: Server, topic: str) -> Iterator[None]:
     """With one record."""
     settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": f"open-{topic}"}
-    producer = confluent_kafka.Producer(settings)
+    producer = confluent_kafka.Producer({**settings, **STAYS_OPEN})
     producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     producer.produce(topic, b"not yet", partition=0)

@@ -81,9 +81,11 @@ def test_a_stream_starts_at_the_end_unless_it_is_told_where(
         .start()
     )
     try:
-        until(lambda: "Waiting for data" in query.status["message"], "it has started", PATIENCE_S)
+        until(
+            lambda: "Waiting for data" in query.status["message"], "it has started", PATIENCE_S * 2
+        )
         produce(broker, name, numbered(2, start=10))
-        until(lambda: len(seen) == 2, "the new ones have come", PATIENCE_S)
+        until(lambda: len(seen) == 2, "the new ones have come", PATIENCE_S * 2)
     finally:
         query.stop()
     assert seen == [10, 11]

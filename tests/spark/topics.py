@@ -9,6 +9,7 @@ import confluent_kafka
 from tests.support.server import PATIENCE_S, Server
 
 KEEPS_ALL = {"log.retention.ms": -1}  # the records are of 2023
+STAYS_OPEN = {"transaction.timeout.ms": 900_000}  # a job of Spark's may take minutes meanwhile
 Create = Callable[..., str]  # conftest's `topic`
 
 
@@ -87,6 +88,13 @@ def transactions(
         else:
             producer.abort_transaction(PATIENCE_S)
     return kept
+
+
+def is_compacted(server: Server, topic: str, left: Iterable[tuple[int, bytes | None]]) -> bool:
+    """Whether there is nothing more to compact; `left`: offsets and keys of the records that are there."""
+    active = int(server.segments(topic)[-1].stem)  # where the segment begins that is written to
+    keys = [key for offset, key in left if offset < active]
+    return len(keys) == len(set(keys))
 
 
 class Queries:

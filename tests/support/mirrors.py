@@ -20,6 +20,7 @@ from tests.support.server import PATIENCE_S, Server
 
 _BY_NAME = 12  # the last Fetch that names topics
 _FETCH_BYTES = 20_000
+_STAYS_OPEN_MS = 900_000  # as long as brokers allow: a job of Spark's may take minutes
 
 
 class Row(NamedTuple):
@@ -57,7 +58,7 @@ def write_transactions(server: Server, topic: str, rng: Random, count: int) -> K
         producer.end(committed=rng.random() < 0.6)
     for producer in producers:
         producer.disconnect()
-    left_open = Keyed(server.bootstrap, f"{topic}-open").initialize()
+    left_open = Keyed(server.bootstrap, f"{topic}-open", timeout_ms=_STAYS_OPEN_MS).initialize()
     left_open.send(topic, 0, b"open=never")
     return left_open
 

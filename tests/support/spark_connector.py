@@ -28,9 +28,12 @@ def fetch_jars(home: Path) -> list[Path]:
     for connector, tokens in _VERSIONS:
         (home / "pom.xml").write_text(_pom(connector, tokens))
         words = ("mvn", "-q", "dependency:copy-dependencies", "-DoutputDirectory=lib")
-        done = subprocess.run(
-            words, cwd=home, capture_output=True, text=True, timeout=_FETCH_S, check=False
-        )
+        try:
+            done = subprocess.run(
+                words, cwd=home, capture_output=True, text=True, timeout=_FETCH_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise NotToBeHad(f"mvn did not fetch Spark's own connector in {_FETCH_S} s") from None
         if done.returncode == 0:
             return sorted((home / "lib").glob("*.jar"))
         reason = done.stdout[:300]
