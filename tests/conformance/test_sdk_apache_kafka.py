@@ -18,6 +18,7 @@ from tests.support.ports import kept_ports
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 PATIENCE_S = 60.0
+START_MS = 240_000
 VERSION = "4.1.0"
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 
@@ -58,8 +59,10 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen([*java, "kafka.Kafka", str(settings)], stdout=log, stderr=log)
     try:
-        with Producer(f"127.0.0.1:{broker}", librdkafka={"log_level": 0}) as producer:
-            producer.send(fresh("ready"), b"").result(PATIENCE_S)  # waits until it answers
+        with Producer(
+            f"127.0.0.1:{broker}", delivery_timeout_ms=START_MS, librdkafka={"log_level": 0}
+        ) as producer:
+            producer.send(fresh("ready"), b"").result(START_MS / 1000)  # waits until it answers
         yield f"127.0.0.1:{broker}"
     finally:
         server.terminate()

@@ -32,7 +32,7 @@ class Progress:
         self._shown = False
         self._is_ending = False  # asked to end, and has not raised yet
         self._doing: str | None = None  # until something else is shown
-        self._lock = threading.Lock()  # of the stream
+        self._lock = threading.Lock()  # of the stream, and of what is being done
 
     def __enter__(self) -> Self:
         return self
@@ -48,26 +48,28 @@ class Progress:
     def show(self, text: str) -> None:
         """The present state; most calls show nothing. Raises KeyboardInterrupt if `end_soon` was called."""
         self._end_if_asked()
-        self._doing = None
-        self._show(text)
-
-    def _show(self, text: str) -> None:
         with self._lock:
-            now_s = self._clock()
-            if now_s < self._next_s:
-                return
-            self._next_s = now_s + (_REWRITE_S if self._is_terminal else _LINE_S)
-            self._stream.write(f"{_CLEAR}{text}" if self._is_terminal else f"{text}\n")
-            self._stream.flush()
-            self._shown = self._is_terminal
+            self._doing = None
+            self._write(text)
+
+    def _write(self, text: str) -> None:
+        """With the lock held."""
+        now_s = self._clock()
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + (_REWRITE_S if self._is_terminal else _LINE_S)
+        self._stream.write(f"{_CLEAR}{text}" if self._is_terminal else f"{text}\n")
+        self._stream.flush()
+        self._shown = self._is_terminal
 
     @contextmanager
     def doing(self, what: str) -> Iterator[None]:
         """Shows it while the block runs, which may take long to show anything itself."""
 
         def look() -> None:
-            if (text := self._doing) is not None:
-                self._show(text)
+            with self._lock:
+                if self._doing is not None:
+                    self._write(self._doing)
 
         self.show(what)
         self._doing = what

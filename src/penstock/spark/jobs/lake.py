@@ -2,13 +2,11 @@
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
 from penstock.spark import checkpoint
 from penstock.spark.checkpoint import Identity
-from penstock.spark.errors import JobError, explain
 from penstock.spark.job import Job, Plan, Summary
 from penstock.spark.jobs import lake_manifest as manifests
 from penstock.spark.jobs.lake_avro import AvroDecoder, check_fastavro
@@ -32,6 +30,7 @@ from penstock.spark.jobs.lake_tables import (
 from penstock.spark.jobs.lake_unknown import listed
 from penstock.spark.jobs.topic_ids import check_ids, find_ids, hold_ids
 from penstock.spark.progress import FIRST_BATCH, Meter, Progress
+from penstock.spark.streams import see_through
 from penstock.spark.survey import Ranges, find_ranges
 
 _SQL: Final = {
@@ -41,10 +40,6 @@ _SQL: Final = {
 }
 _COMPACT_EVERY: Final = 100  # batches
 _LOOK_S: Final = 0.5
-_SOURCE_SAYS: Final = "set the option failOnDataLoss to false"
-_WE_SAY: Final = "give --allow-data-loss"
-_TOO_SLOW: Final = "Python worker failed to connect back"
-_STARTS: Final = 5  # of the query, where Python is too slow to start
 _OTHER_TOPIC: Final = "give another --table for the new one"
 
 
@@ -262,36 +257,16 @@ def _stream(
         batches.take(records, *numbers.number(batch))
         compaction.after_batch(batch)
 
-    start = starting_offsets(storage, ranges, **_begin(options))
-    for left in reversed(range(_STARTS)):
-        query = _start(session, options, start, take)
+    def watch(query: Any) -> None:
         try:
             with progress.or_asked():
                 _watch(query, batches.totals, progress)
-            return
         except KeyboardInterrupt:
             if not options.follow:
                 raise
-            return
-        except Exception as error:  # noqa: BLE001  # raised again, or tried again
-            _judge(error, left)
-        finally:
-            with suppress(Exception):  # Spark itself may be gone
-                query.stop()
 
-
-def _judge(error: Exception, left: int) -> None:
-    """Raises, unless it is worth to start the query again: nothing was done then, or nothing by halves."""
-    said = explain(error)
-    if _SOURCE_SAYS in said:
-        raise JobError(said.replace(_SOURCE_SAYS, _WE_SAY)) from error
-    if _TOO_SLOW not in said:
-        raise error
-    if not left:
-        raise JobError(
-            "Spark gives Python ten seconds to start, and this machine is too busy for that; "
-            "run the job again when it is less so"
-        ) from error
+    start = starting_offsets(storage, ranges, **_begin(options))
+    see_through(lambda: _start(session, options, start, take), watch)
 
 
 def _begin(options: LakeOptions) -> dict[str, bool]:

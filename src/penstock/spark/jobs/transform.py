@@ -4,7 +4,6 @@ import hashlib
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +13,6 @@ from penstock.client.raw_transactions import OffsetToCommit
 from penstock.records.compression import Codec
 from penstock.spark import checkpoint
 from penstock.spark.checkpoint import Identity
-from penstock.spark.errors import JobError, explain
 from penstock.spark.functions import check_files
 from penstock.spark.job import Job, Kind, Plan, StreamOptions, Summary, option
 from penstock.spark.jobs.lake_files import is_local, normal, open_files
@@ -24,11 +22,10 @@ from penstock.spark.jobs.transform_position import Log, is_committed, starting
 from penstock.spark.jobs.transform_query import Query, check, function_query, sql_query
 from penstock.spark.outgoing import Target
 from penstock.spark.progress import Meter, Progress
+from penstock.spark.streams import see_through
 from penstock.spark.survey import Ranges, ask, find_ranges, offsets_json
 from penstock.spark.transactional import CONFS, Transactions, check_confs
 
-_SOURCE_SAYS: Final = "set the option failOnDataLoss to false"
-_WE_SAY: Final = "give --allow-data-loss"
 _SHOWN_TOPICS: Final = 40
 _LAST_BATCH_S: Final = 60.0
 _OTHER_TOPIC: Final = "give another --checkpoint and --name for the new one"
@@ -220,7 +217,7 @@ class Batches:
             group=options.group,
             timeout_ms=options.transaction_timeout,
         )
-        self._unfinished = log.unfinished()
+        self._unfinished: int | None = None
         self.written = self.size_bytes = self.committed = self.skipped = 0
 
     def prepare(self, ranges: Ranges) -> str:
@@ -232,6 +229,10 @@ class Batches:
         self._log.remember(begin)
         known = {p: o for p, o in self._log.first().items() if p in begin}
         return offsets_json(begin | known)
+
+    def look(self) -> None:
+        """Whenever the query is started: which batch an earlier one may have done."""
+        self._unfinished = self._log.unfinished()
 
     def take(self, records: Any, batch: int) -> None:
         with self._running:
@@ -324,25 +325,22 @@ def _stream(
         else {"availableNow": True}
     )
     place = options.place
-    query = (
-        session.readStream.format("penstock")
-        .options(**_source_options(options, start))
-        .load()
-        .writeStream.foreachBatch(batches.take)
-        .option("checkpointLocation", f"file:{place}" if is_local(place) else place)
-        .trigger(**trigger)
-        .start()
-    )
+
+    def begin() -> Any:
+        batches.look()
+        return (
+            session.readStream.format("penstock")
+            .options(**_source_options(options, start))
+            .load()
+            .writeStream.foreachBatch(batches.take)
+            .option("checkpointLocation", f"file:{place}" if is_local(place) else place)
+            .trigger(**trigger)
+            .start()
+        )
+
     try:
-        return progress.follow(query)
-    except Exception as error:
-        said = explain(error)
-        if _SOURCE_SAYS not in said:
-            raise
-        raise JobError(said.replace(_SOURCE_SAYS, _WE_SAY)) from error
+        return see_through(begin, progress.follow)
     finally:
-        with suppress(Exception):  # Spark itself may be gone
-            query.stop()
         batches.wait()
 
 
