@@ -80,10 +80,7 @@ def test_retention_by_size_keeps_the_newest_and_every_offset_stays_what_it_was(
     with RawClient(server.bootstrap) as client:
         gone = fetch(client, topic, start - 1)
         assert gone.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    until(
-        lambda: sum(file.stat().st_size for file in server.segments(topic)) < 300_000,
-        "their files have gone",
-    )
+    until(lambda: server.size_bytes(topic) < 300_000, "their files have gone")
     until(lambda: not list(server.partition_dir(topic).glob("*.deleted")), "without remains")
     server.crash()
     assert bounds(server, topic) == (start, 200)

@@ -1,6 +1,7 @@
 """Brokers find each other through their metadata store, and the office of the controller is never long vacant."""
 
 import time
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -10,14 +11,16 @@ from tests.support.checker import History, Outcome, assert_sound
 from tests.support.cluster import ClusterOfServers
 from tests.support.recorders import Load, Member, Readers, TransactionalLoad, read_logs
 from tests.support.server import until
+from tests.support.workload import group_saw_all
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-FAILOVER_S = 15.0  # many times the session timeout of 2 s: machines are busy
+FAILOVER_S = 50.0  # ten times the promise, which benchmarks/failover.py measures: machines are busy
 
 
 def test_brokers_on_one_metadata_file_are_one_cluster(tmp_path: Path) -> None:
-    with ClusterOfServers(tmp_path, 3, racks=["a", "b"]) as cluster:
+    calm = {"broker.session.timeout.ms": 20_000}  # busy machines take some for dead
+    with ClusterOfServers(tmp_path, 3, calm, racks=["a", "b"]) as cluster:
         views = dict(cluster.views())
         assert sorted(views) == [1, 2, 3]
         assert len({view.cluster_id for view in views.values()}) == 1
@@ -89,8 +92,8 @@ def test_a_history_of_everything_over_a_crash_of_one_broker_is_sound(
                 transactions.await_more()
             read_logs(history, where, partitions)
             total = sum(map(len, history.logs.values()))
-            until(lambda: reader.count >= total, "the reader is at the end")
-            until(lambda: first.count + second.count >= total, "the group is at the end")
+            until(lambda: reader.count >= total, "the reader comes to the end")
+            until(partial(group_saw_all, history, {first.name, second.name}), "the group too")
     assert not load.errors
     assert all(send.outcome is Outcome.DONE for send in history.sends if not send.transaction)
     assert_sound(history)

@@ -19,6 +19,8 @@ from tests.unit.metadata.store_contract import StoreContract
 
 pytestmark = pytest.mark.cluster
 
+PATIENCE_MS = 20_000
+
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
@@ -27,7 +29,11 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 
 
 def opened(etcd: Etcd, name: str = "test", first_member: int = 0) -> EtcdStore:
-    return EtcdStore(parse_etcd_url(etcd.url(name)), first_member=first_member)
+    """Patient: the one member is all there is, and machines are busy."""
+    settings = parse_etcd_url(etcd.url(name))
+    return EtcdStore(
+        settings, first_member=first_member, timeout_ms=PATIENCE_MS, patience_ms=PATIENCE_MS
+    )
 
 
 class TestEtcdStore(StoreContract):

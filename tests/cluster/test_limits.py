@@ -145,11 +145,12 @@ def address(server: Server) -> tuple[str, int]:
 
 
 def served_anew(server: Server, topic: str) -> bool:
+    """Whether there are descriptors again for a connection and for a file."""
     try:
-        check_served(server, topic)
+        with RawClient(server.bootstrap) as client:
+            return produce(client, topic, [b"x"]).error_code == ErrorCode.NONE
     except OSError:
         return False
-    return True
 
 
 # Clients that do not behave ----------------------------------------------------------------------

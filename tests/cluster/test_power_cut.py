@@ -1,5 +1,6 @@
 """The power goes: with flush.messages=1 nothing acknowledged is lost; without it a prefix is left, never a hole."""
 
+import os
 import random
 import signal
 from collections.abc import Iterator
@@ -61,6 +62,15 @@ def noted_marks(disk: PrivateDisk) -> list[int]:
     return [offset for offsets in found.offsets.values() for offset in offsets.values()]
 
 
+def sync_names(directory: Path) -> None:
+    """A file that was put in the place of another is seen before the broker has made that durable."""
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def log_of(server: Server, topic: str) -> list[Message]:
     return read_all(server.bootstrap, topic)
 
@@ -104,6 +114,7 @@ def test_without_flush_a_prefix_is_left_and_the_broker_goes_on(
             for topic, values in sent.items():
                 assert produce(client, topic, [values[number]]).base_offset == number
     until(lambda: noted_marks(disk) == [200, 200], "the high watermarks are written down")
+    sync_names(disk.view / "data")
     cut_power(server, disk, tmp_path)
     for topic, values in sent.items():
         left = [message.value for message in log_of(server, topic)]

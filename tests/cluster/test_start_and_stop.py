@@ -101,8 +101,10 @@ def test_a_second_signal_ends_a_slow_stop_at_once_and_the_next_start_recovers(
 def test_wrappers_that_signal_twice_in_a_moment_get_a_clean_end(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
         send(server.bootstrap, server.create_topic("t"), [b"x"])
+        server.ask_to_stop(signal.SIGSTOP)  # so that a moment it is, whoever is busy
         server.ask_to_stop(signal.SIGTERM)
         server.ask_to_stop(signal.SIGINT)
+        server.ask_to_stop(signal.SIGCONT)
         assert server.wait() == 0
         assert (server.data_dir / "clean").exists()
 

@@ -119,7 +119,7 @@ def test_readers_of_committed_records_see_what_was_committed_and_no_more(
         end(producer, story, committed=True)
         producer.disconnect()
     check(server, story, rng)
-    until(lambda: size_of(server, COMPACTED) < size_of_all(story), "it is compacted")
+    until(lambda: server.size_bytes(COMPACTED) < size_of_all(story), "it is compacted")
     check(server, story, rng)
     until(lambda: len(counts(server)) == 1, "all clients see the same, once cleaning rests")
 
@@ -192,11 +192,6 @@ def read(server: Server, topic: str, rng: random.Random) -> list[tuple[int, byte
             consumer.close()
             return found
         found.append((message.offset(), message.key(), message.value()))
-
-
-def size_of(server: Server, topic: str) -> int:
-    """The bytes of its log."""
-    return sum(path.stat().st_size for path in (server.data_dir / topic).glob("*/*.log"))
 
 
 def size_of_all(story: Story) -> int:

@@ -178,12 +178,7 @@ def test_killed_at_any_moment_no_transaction_is_torn_lost_or_doubled(
 
 def until_it_grows(server: Server) -> None:
     """Until something was written: the prepare record, if it is that."""
-    size = state_size(server)
+    size_bytes = server.size_bytes("__transaction_state")
     for _ in range(1000):
-        if state_size(server) != size:
+        if server.size_bytes("__transaction_state") != size_bytes:
             return
-
-
-def state_size(server: Server) -> int:
-    logs = (server.data_dir / "__transaction_state").glob("*/*.log")
-    return sum(path.stat().st_size for path in logs)

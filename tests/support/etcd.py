@@ -229,7 +229,10 @@ class Etcd:
 
         def is_found() -> bool:
             running = [member for member in self.members if member.is_running]
-            found[:] = [it for it in running if it.metric("etcd_server_is_leader") == 1]
+            try:
+                found[:] = [it for it in running if it.metric("etcd_server_is_leader") == 1]
+            except OSError:  # one is too busy to say so
+                return False
             return len(found) == 1
 
         until(is_found, "etcd has one leader")

@@ -88,8 +88,8 @@ class PrivateDisk:
         with open(self.view / "filler", "ab", buffering=0) as filler:
             for size in (_CHUNK_BYTES, 4096, 1):
                 with contextlib.suppress(_Full):
-                    while self.free_bytes > leave_bytes:
-                        _write(filler.fileno(), min(size, self.free_bytes - leave_bytes))
+                    while (room_bytes := self.free_bytes - leave_bytes) > 0:
+                        _write(filler.fileno(), min(size, room_bytes))
 
     def make_room(self) -> None:
         (self.view / "filler").unlink(missing_ok=True)

@@ -313,6 +313,7 @@ class Member(Worker):
         self.errors: list[Any] = []
         self.count = 0
         self.commits = 0
+        self.committed = 0  # how many it had read when a commit was last answered
         self._session = 0
         self._history = history
         if must_get_all:
@@ -350,6 +351,7 @@ class Member(Worker):
     def _commit(self) -> None:
         try:
             self._consumer.commit(asynchronous=False)
+            self.committed = self.count
             self.commits += 1
         except _rd.KafkaException as error:  # what is not committed is read again
             self.errors.append(error.args[0])

@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -146,7 +147,9 @@ class Server:
 
     @property
     def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        """Any thread may ask, also while another reaps it."""
+        process = self._process
+        return process is not None and process.poll() is None
 
     @property
     def has_died(self) -> bool:
@@ -175,6 +178,11 @@ class Server:
     def events(self, name: str) -> list[str]:
         """Log lines of one event."""
         return [line for line in self.log.splitlines() if line.split(" ")[2:3] == [name]]
+
+    def has_ever_said(self, name: str) -> bool:
+        """In this run or in one before it."""
+        lines = self._log_path.read_text(errors="replace").splitlines()
+        return any(line.split(" ")[2:3] == [name] for line in lines)
 
     def http(self, path: str) -> tuple[int, str]:
         """Status and text that a monitor gets."""
@@ -237,6 +245,14 @@ class Server:
 
     def segments(self, topic: str, partition: int = 0) -> list[Path]:
         return sorted(self.partition_dir(topic, partition).glob("*.log"))
+
+    def size_bytes(self, topic: str) -> int:
+        """Of all its segments. The broker is at work: one that goes meanwhile does not count."""
+        total = 0
+        for path in (self.data_dir / topic).glob("*/*.log"):
+            with suppress(FileNotFoundError):
+                total += path.stat().st_size
+        return total
 
     # How -------------------------------------------------------------------------------------
 
