@@ -12,7 +12,7 @@ import pytest
 
 from penstock.model.errors import ErrorCode
 from penstock.records.batch import iter_headers
-from penstock.storage import checkpoints
+from penstock.storage import checkpoints, identity
 from tests.support.checker import History
 from tests.support.cluster import ClusterOfServers
 from tests.support.cluster_disks import (
@@ -235,9 +235,10 @@ DAMAGED = {f"{TOPIC}-{index}" for index, name in enumerate(DAMAGES) if name not 
 
 
 def noted_marks(server: Server) -> dict[int, int]:
-    """High watermarks by partition, as they are on its disk. There is one topic."""
+    """High watermarks of the topic's partitions, as they are on its disk."""
     found = checkpoints.read(str(server.data_dir), checkpoints.HIGH_WATERMARKS).offsets
-    return next(iter(found.values()), {})
+    whose = identity.read(str(server.partition_dir(TOPIC)))
+    return {} if whose is None else found.get(whose.topic_id, {})
 
 
 def are_noted(server: Server, offsets: Iterable[int]) -> bool:
@@ -373,10 +374,8 @@ def test_a_leader_that_lost_the_end_of_its_log_while_all_were_down_does_not_cut_
             acked = work.load.acked // len(kept)
             until(lambda: are_noted(server, [acked] * len(kept)), "it is noted")
             cluster.kill_all()
-            marks = noted_marks(server)
-            for index, part in enumerate(
-                kept
-            ):  # of what is noted: more may have been written since
+            marks = noted_marks(server)  # more may have been written since
+            for index, part in enumerate(kept):
                 (file,) = server.segments(TOPIC, index)
                 with open(file, "r+b") as cut:
                     cut.truncate(int(bytes_below(file, marks[index]) * part))

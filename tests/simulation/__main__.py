@@ -13,6 +13,7 @@ from tests.simulation.loop import Broken, Stuck
 def main() -> int:
     """SEED=1 repeats one history, and TRACE=1 tells it as it happens; SEEDS=100 tries that many others."""
     seed, count = os.environ.get("SEED"), int(os.environ.get("SEEDS") or 20)
+    seed = None if seed == "random" else seed  # as elsewhere
     first = int(seed) if seed else random.SystemRandom().getrandbits(31)
     level = logging.INFO if os.environ.get("TRACE") else logging.CRITICAL + 1
     logging.basicConfig(level=level, format="    %(message)s", stream=sys.stdout)
