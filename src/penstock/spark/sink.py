@@ -108,7 +108,7 @@ class _Sender:
 
     def send(self, batch: pa.RecordBatch) -> None:
         for row in _rows(self._plan, batch):
-            if self.rows == 0:
+            if self.rows == 0 and self._plan.reach_ms:
                 self._reach(row[0])
             while not self._took(row):  # it holds as much as a task may: wait until some has gone
                 self._serve(_FULL_QUEUE_POLL_S)

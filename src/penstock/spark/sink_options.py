@@ -99,6 +99,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
 }
 _REACH: Final = "max.block.ms"
 _OURS: Final = ("buffer.memory", _REACH)  # librdkafka has no such setting; they are honoured here
+_LONGEST_REACH_MS: Final = (1 << 31) - 1  # librdkafka's; those who write Java mean for ever
 _REACH_MS: Final = 10_000
 _IDEMPOTENCE: Final = "enable.idempotence"
 _ACKS: Final = ("acks", "request.required.acks")
@@ -167,7 +168,9 @@ def producer_settings(options: Mapping[str, str]) -> dict[str, Any]:
 
 def _reach_ms(options: Mapping[str, str]) -> int:
     text = options.get(_KAFKA + _REACH)
-    return _REACH_MS if text is None else _number(_REACH, text.strip(), "milliseconds")
+    if text is None:
+        return _REACH_MS
+    return min(_number(_REACH, text.strip(), "milliseconds"), _LONGEST_REACH_MS)
 
 
 def _number(name: str, text: str, unit: str) -> int:

@@ -59,11 +59,15 @@ def ask(bootstrap: str, question: Callable[[Pool], Awaitable[T]]) -> T:
     """Blocks until the cluster has answered; ClientError says why it did not."""
 
     async def run() -> T:
-        async with Pool(bootstrap, client_id=_CLIENT_ID) as pool:
+        async with _pool(bootstrap) as pool:
             return await question(pool)
 
+    return asyncio.run(run())
+
+
+def _pool(bootstrap: str) -> Pool:
     try:
-        return asyncio.run(run())
+        return Pool(bootstrap, client_id=_CLIENT_ID)
     except ValueError as error:
         raise BadOption(f"--bootstrap: {error}") from None
 

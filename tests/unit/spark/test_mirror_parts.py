@@ -6,18 +6,27 @@ from typing import Any
 
 import pytest
 
+from penstock.client.mirroring import MirrorState, Position
 from penstock.client.pool import Pool
 from penstock.model.ids import TopicPartition
 from penstock.records.builder import build_batch
 from penstock.records.record import Record
 from penstock.spark.errors import JobError
 from penstock.spark.job import Summary, run_job
+from penstock.spark.jobs import (
+    mirror_actions,
+    mirror_copy,
+    mirror_topics,
+    mirror_translate_actions,
+)
 from penstock.spark.jobs import mirror_beats as beats
-from penstock.spark.jobs import mirror_copy, mirror_topics
 from penstock.spark.jobs.mirror import JOB
+from penstock.spark.jobs.mirror_actions import Live
 from penstock.spark.jobs.mirror_beats import Beat
 from penstock.spark.jobs.mirror_copy import Span, requests
 from penstock.spark.jobs.mirror_lag import Behind, Lag, lag_of
+from penstock.spark.jobs.mirror_links import Claim
+from penstock.spark.jobs.mirror_names import Origin
 from penstock.spark.jobs.mirror_options import MirrorOptions
 from penstock.spark.jobs.mirror_topics import Ends, in_step
 
@@ -129,3 +138,24 @@ def test_what_asks_only_brokers_starts_no_spark() -> None:
     assert run_job(quick, _options("promote")).lines == ("promote",)
     assert JOB.needs_spark(_options("orders"))
     assert JOB.needs_spark(_options("failback", "orders"))
+
+
+@pytest.mark.parametrize(
+    ("live", "is_told"),
+    [
+        (Live("east", {"orders": "aa"}, {ORDERS: 30}, {ORDERS: 1.0}), True),
+        (Live("east", {"orders": "bb"}, {ORDERS: 30}, {ORDERS: 1.0}), False),  # created anew
+        (Live("east", {}, {}, {}), False),  # deleted
+        (Live("north", {"orders": "aa"}, {ORDERS: 30}, {ORDERS: 1.0}), False),
+        (None, False),
+    ],
+)
+def test_only_a_source_that_still_has_the_topic_tells_what_is_lost(
+    live: Live | None, is_told: bool
+) -> None:
+    state = MirrorState(b"", "east", {0: Position(0, 20, 20)})
+    mirror = mirror_actions.Mirror("orders", Origin("east", "aa", "orders"), state, {})
+    claim = Claim("orders", "aa")
+    copy = mirror_translate_actions.Mirror("orders", "east", claim, {0: 20}, {0: 20}, {}, {})
+    for own in (mirror_actions._own(mirror, live), mirror_translate_actions._own(copy, live)):
+        assert own == (live if is_told else None)

@@ -118,6 +118,8 @@ def test_how_long_to_look_for_a_broker_is_javas_setting() -> None:
     assert plan_sink({"value": "string"}, options).reach_ms == 10_000
     options["kafka.max.block.ms"] = " 2500 "
     assert plan_sink({"value": "string"}, options).reach_ms == 2500
+    options["kafka.max.block.ms"] = str(2**63 - 1)  # Java's for ever
+    assert plan_sink({"value": "string"}, options).reach_ms == 2**31 - 1
     options["kafka.max.block.ms"] = "soon"
     with pytest.raises(SinkError, match=r"kafka\.max\.block\.ms: expected a number of millisec"):
         plan_sink({"value": "string"}, options)

@@ -40,3 +40,11 @@ def test_an_address_that_makes_no_sense_is_named() -> None:
 
     with pytest.raises(JobError, match="--bootstrap: "):
         ask("nowhere:port", nothing)
+
+
+def test_what_goes_wrong_in_a_question_is_no_fault_of_the_address() -> None:
+    async def broken(_: object) -> None:
+        raise ValueError("another")
+
+    with pytest.raises(ValueError, match=r"^another$"):
+        ask("127.0.0.1:1", broken)

@@ -106,8 +106,13 @@ class Live(NamedTuple):
     """What the source says."""
 
     cluster_id: str
+    ids: Mapping[str, str]  # of topics, in hexadecimal
     ends: Mapping[TopicPartition, int]
     sizes: Mapping[TopicPartition, float]
+
+    def has(self, topic: str, topic_id: str, places: Sequence[TopicPartition]) -> bool:
+        """Still the same topic, and all of it: one that was deleted, or created anew, tells nothing of what is lost."""
+        return self.ids.get(topic) == topic_id and all(place in self.ends for place in places)
 
 
 def _status(options: MirrorOptions, mirrors: Sequence[Mirror]) -> Summary:
@@ -140,9 +145,11 @@ def _places(mirrors: Sequence[Mirror]) -> list[TopicPartition]:
 
 
 def _own(mirror: Mirror, source: Live | None) -> Live | None:
-    """The cluster that was asked, if it is the one of which this is a mirror."""
-    is_own = source and mirror.origin and mirror.origin.cluster_id == source.cluster_id
-    return source if is_own else None
+    """The cluster that was asked, if it is the one of which this is a mirror, and has all that is mirrored."""
+    origin = mirror.origin
+    if source is None or origin is None or origin.cluster_id != source.cluster_id:
+        return None
+    return source if source.has(origin.topic, origin.topic_id, _places([mirror])) else None
 
 
 def ask_source(
@@ -178,7 +185,8 @@ async def live(source: Pool, places: Sequence[TopicPartition]) -> Live:
     first = await admin.list_offsets(source, dict.fromkeys(known, admin.EARLIEST))
     ends = {place: at.offset for place, at in latest.items()}
     sizes = await record_sizes(source, {place: at.offset for place, at in first.items()}, ends)
-    return Live(cluster.cluster_id or "", ends, sizes)
+    ids = {topic.name or "": topic.topic_id.hex() for topic in cluster.topics}
+    return Live(cluster.cluster_id or "", ids, ends, sizes)
 
 
 def _lag(mirror: Mirror, source: Live | None) -> Lag:

@@ -173,8 +173,11 @@ def _places(mirrors: Iterable[Mirror]) -> list[TopicPartition]:
 
 
 def _own(mirror: Mirror, source: Live | None) -> Live | None:
-    """The cluster that was asked, if it is the one that is copied."""
-    return source if source and source.cluster_id == mirror.source_id else None
+    """The cluster that was asked, if it is the one that is copied, and has all that is copied."""
+    claim = mirror.claim
+    if source is None or source.cluster_id != mirror.source_id:
+        return None
+    return source if source.has(claim.source, claim.source_id, _places([mirror])) else None
 
 
 def _lag(mirror: Mirror, source: Live | None) -> Lag:
