@@ -29,14 +29,14 @@ class _Form(NamedTuple):
     tags_at: int | None  # in an entry: how many tagged fields follow
 
 
+_MOST_INDEXES: Final = 1000  # of which something is remembered
 _FRONT: Final = Struct(">hhi")  # api, version, correlation id
-_PLAIN: Final = _Form(Struct(">i"), 0, 10_000, Struct(">iiq8xi"), None)
+_PLAIN: Final = _Form(Struct(">i"), 0, _MOST_INDEXES, Struct(">iiq8xi"), None)
 _FLEXIBLE: Final = _Form(Struct(">B"), 1, 126, Struct(">iiq12xix"), 32)  # a varint of one byte
 _PLAIN_FROM: Final = 9
 _FLEXIBLE_FROM: Final = 12
 _OFFSET_AT: Final = 8  # in an entry of either form
 _MARK: Final = 0x5EED_0FF5_E700_0001  # in the place of the first offset, to find it
-_MOST_INDEXES: Final = 1000
 
 
 class KnownFetch:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
 
-from penstock.model.errors import DiskFull, OffsetOutOfRange, StorageFault
+from penstock.model.errors import BrokerError, DiskFull, OffsetOutOfRange, StorageFault
 from penstock.records.batch import iter_headers, parse_header
 from penstock.records.control import Promotion
 from penstock.storage import mirroring, retention, state, swap
@@ -186,10 +186,10 @@ class Log(GrowingLog):
         if self._segments is None or offset < self.start_offset:
             self.restart_at(offset)
             return
+        kept_upto = self._segments.last_end_below(offset)
+        self._announce_cut(kept_upto)  # first: where it is refused, a compaction goes on
         if offset < self._segments.active.base_offset:
             swap.discard(self.path, self._files.disk)
-        kept_upto = self._segments.last_end_below(offset)
-        self._announce_cut(kept_upto)
         self._was_cut(self._segments.truncate(offset, self.epochs.epoch_at(offset - 1)))
         self.recovery_point = min(self.recovery_point, kept_upto)
 
@@ -201,11 +201,11 @@ class Log(GrowingLog):
         else:
             spare = self._segments.spare(offset, interval_bytes)
             try:
-                swap.discard(self.path, self._files.disk)
                 self._announce_cut(min(offset, self._segments[0].base_offset))
-            except DiskFull:
+            except BrokerError:  # no room, or too many open files
                 spare.file.unlink()
                 raise
+            swap.discard(self.path, self._files.disk)
             state.forget_producers(self.path)  # what they did below `offset` is not known here
             self._segments.restart_with(spare)
         self.start_offset = offset
@@ -233,7 +233,7 @@ class Log(GrowingLog):
         self._state = state.load(self.path, self._segments, self.epochs, next_offset)
         self.epochs.truncate_start(self.start_offset)
         self.epochs.changed = True
-        with suppress(DiskFull):  # then the next flush does it
+        with suppress(BrokerError):  # as above; then the next flush does it
             self._unsynced.add_path(self.state.save_epochs(self.path, self._truncated_to))
         self._plan_anew()
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.model.errors import DiskFull
-from penstock.storage import files
+from penstock.model.errors import BrokerError, DiskFull
+from penstock.storage import files, swap
 from penstock.storage.log import Log
 from penstock.storage.recovery import Ending
+from tests.unit.storage import test_swap as swaps
 from tests.unit.storage.logs import (
     NOW_MS,
     SMALL,
@@ -25,19 +26,18 @@ from tests.unit.storage.logs import (
     values,
 )
 
-NO_ROOM = OSError(errno.ENOSPC, "No space left on device")
-
 
 class FullDisk:
     """Takes so many new files and no more."""
 
     def __init__(self) -> None:
         self.left = 1 << 30
+        self.error = errno.ENOSPC
 
     def make(self) -> None:
         self.left -= 1
         if self.left < 0:
-            raise NO_ROOM
+            raise OSError(self.error, os.strerror(self.error))
 
 
 @pytest.fixture
@@ -71,16 +71,17 @@ def whole(log: Log) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize("offset", [0, 4, 7, 100])
 @pytest.mark.parametrize("room", range(4))
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.ENFILE], ids=errno.errorcode.get)
 def test_a_log_begins_anew_whole_or_not_at_all(
-    tmp_path: Path, disk: FullDisk, offset: int, room: int
+    tmp_path: Path, disk: FullDisk, offset: int, room: int, error: int
 ) -> None:
     log = new_log(tmp_path)
     fill(log, 20)
     log.flush()
-    disk.left = room
+    disk.left, disk.error = room, error
     try:
         log.restart_at(offset)
-    except DiskFull:
+    except BrokerError:
         assert whole(log) == (0, 20, 20)
     else:
         assert whole(log) == (offset, offset, 0)
@@ -219,3 +220,22 @@ def test_a_log_that_lost_its_beginning_with_the_power_can_be_opened_when_there_i
         reopened(tmp_path, Ending.POWER_LOSS, 5)
     disk.left = 1 << 30
     assert whole(reopened(tmp_path, Ending.POWER_LOSS, 5)) == (5, 5, 0)
+
+
+@pytest.mark.parametrize(("cut", "room"), [("truncate_to", 0), ("restart_at", 1)])
+def test_a_cut_that_is_refused_leaves_a_compaction_as_it_was(
+    tmp_path: Path, disk: FullDisk, cut: str, room: int
+) -> None:
+    log = swaps.log_of_segments(tmp_path)
+    change = swaps.change_of(log)
+    expected = swaps.left_of(log, change)
+    swaps.write_cleaned(log, change)
+    swap.prepare(log.path, change, 100)
+    disk.left = room
+    with pytest.raises(DiskFull):
+        getattr(log, cut)(log.segments[3].base_offset + 1)
+    disk.left = 1 << 30
+    assert log.replace_segments(change)
+    assert swaps.offsets(log) == expected
+    log.close()
+    assert swaps.offsets(reopened(tmp_path, Ending.CLEAN, 30)) == expected
