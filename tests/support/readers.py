@@ -60,6 +60,7 @@ class Server:
         self.engine = engine
         self.sessions = FetchSessions(limit, iter(range(1, 1 << 20)).__next__)
         self.tasks = Tasks()
+        self.holds = True  # whether what follows on the connection waits for the last fetch
         self.services: Any = SimpleNamespace(
             replicas=engine.replicas,
             sessions=self.sessions,
@@ -79,7 +80,9 @@ class Server:
         async def handled() -> Any:
             return fetch.handle(request, context)
 
-        return self.engine.runner.run(handled())
+        answer = self.engine.runner.run(handled())
+        self.holds = context.holds
+        return answer
 
     def fetch(self, request: FetchRequest, version: int) -> FetchResponse:
         """An answer that is there at once."""

@@ -208,7 +208,7 @@ async def _envelope(request: EnvelopeRequest, context: Context) -> EnvelopeRespo
 # fmt: off
 _ROWS: tuple[Api[Any, Any], ...] = (
     _api(ApiKey.PRODUCE, (0, 13), ProduceRequest, ProduceResponse, produce.handle, refuse=produce.refuse, pipelined=True, together=produce.handle_together),  # 0 to 2 only to refuse them: KAFKA-18659
-    _api(ApiKey.FETCH, (4, 17), FetchRequest, FetchResponse, fetch.handle, known=fetch.FetchAgain),
+    _api(ApiKey.FETCH, (4, 17), FetchRequest, FetchResponse, fetch.handle, pipelined=True, known=fetch.FetchAgain),
     _api(ApiKey.LIST_OFFSETS, (1, 10), ListOffsetsRequest, ListOffsetsResponse, list_offsets.handle, refuse=list_offsets.refuse),
     _api(ApiKey.METADATA, (0, 13), MetadataRequest, MetadataResponse, metadata.handle, refuse=metadata.refuse),
     _api(ApiKey.FIND_COORDINATOR, (0, 6), FindCoordinatorRequest, FindCoordinatorResponse, find_coordinator.handle, refuse=find_coordinator.refuse),

@@ -1,8 +1,8 @@
 """One client connection: frames in, answers out, in order, on a raw non-blocking socket.
 
 Requests are taken in arrival order and answered in that order. A produce that waits for its
-acknowledgement lets later requests pass into the log; anything else that waits holds back what
-follows it. Nobody else's buffer is ever waited for: a peer that does not read its answers, or sends
+acknowledgement lets later requests pass into the log, and a follower's fetch that waits is
+overtaken by its next; anything else that waits holds back what follows it. Nobody else's buffer is ever waited for: a peer that does not read its answers, or sends
 more than there is memory for, is simply not read from.
 """
 

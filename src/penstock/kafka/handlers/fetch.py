@@ -51,12 +51,14 @@ def handle(request: FetchRequest, context: Context) -> FetchResponse | Awaitable
         replica = _check_replica(replica_id, request, context)
     now_ms = context.clock.monotonic_ms()
     wanted = context.services.sessions.resolve(request, context.version, now_ms)
-    return _begin(Fetch(request, context, replica, wanted))
+    return _begin(Fetch(request, context, replica, wanted), context)
 
 
-def _begin(fetch: "Fetch") -> FetchResponse | Awaitable[FetchResponse]:
+def _begin(fetch: "Fetch", context: Context) -> FetchResponse | Awaitable[FetchResponse]:
     look = fetch.look()
-    return fetch.wait(look.lacking_bytes) if look.lacking_bytes > 0 else fetch.answer(look)
+    waits = look.lacking_bytes > 0
+    context.holds = not (waits and fetch.may_be_overtaken)
+    return fetch.wait(look.lacking_bytes) if waits else fetch.answer(look)
 
 
 class FetchAgain(KnownFetch):
@@ -67,7 +69,7 @@ class FetchAgain(KnownFetch):
     def handle(
         self, request: FetchRequest, context: Context
     ) -> FetchResponse | Awaitable[FetchResponse]:
-        return _begin(Fetch(request, context, None, Wanted(None, self.wanted, True)))
+        return _begin(Fetch(request, context, None, Wanted(None, self.wanted, True)), context)
 
 
 def _check_replica(replica_id: int, request: FetchRequest, context: Context) -> tuple[int, int]:
@@ -118,6 +120,11 @@ class Fetch:
         self._enough: Look | None = None  # the one that has just ended the waiting
         self._empty: dict[FetchPartition, Read] = {}  # where there was nothing to read yet
         self._session, self._partitions, self._is_full = wanted
+
+    @property
+    def may_be_overtaken(self) -> bool:
+        """A follower that has something new to ask for does not wait for what it asked before: see `FetchSessions.resolve`."""
+        return self._replica is not None and self._session is not None
 
     def _wanted(self) -> list[FetchPartition]:
         """All that a full fetch names; of a session, what has something to say."""

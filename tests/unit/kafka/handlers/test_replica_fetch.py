@@ -180,10 +180,28 @@ def test_a_follower_in_a_session_that_asks_again_no_longer_waits(
     on = {"session_id": begun.session_id, "max_wait_ms": 60_000}
     first = server.handle(request(partition, session_epoch=1, **on), VERSION)
     second = server.handle(request(partition, session_epoch=2, **on), VERSION)
+    assert not server.holds, "or else the second would not be read before the first is answered"
     assert isinstance(first, Promise)
     assert first.done()
     assert is_waiting(second)
     second.cancel()
+    engine.tick()
+
+
+def test_whoever_else_waits_holds_back_what_it_asks_next(engine: Engine, server: Server) -> None:
+    """There is one answer for it to take up: others share what they remember, or have no session that knows both."""
+    partition = led(engine)
+    without_session = server.handle(request(partition, max_wait_ms=60_000), VERSION)
+    assert is_waiting(without_session)
+    assert server.holds
+    consumer: dict[str, Any] = {"replica_state": ReplicaState(replica_id=-1), "session_epoch": 0}
+    begun = server.fetch(request(partition, **consumer), VERSION)
+    on = {**consumer, "session_id": begun.session_id, "session_epoch": 1, "max_wait_ms": 60_000}
+    in_session = server.handle(request(partition, **on), VERSION)
+    assert is_waiting(in_session)
+    assert server.holds
+    for waiting in (without_session, in_session):
+        waiting.cancel()
     engine.tick()
 
 
