@@ -320,8 +320,9 @@ class Fetcher:
             log = partition.log
         except BrokerError:  # it has said so itself
             return None
-        if partition.fetch_offset < log.next_offset:
-            return None  # until what is here is durable
+        if partition.fetch_offset < log.next_offset:  # until what is here is durable
+            self._leave_session(followed)  # or the same records come again, and again
+            return None
         pause_ms = self._pause_ms(partition)
         if pause_ms:
             self._leave_session(followed)

@@ -156,6 +156,23 @@ def test_records_are_taken_before_the_buffer_of_the_answer_is_used_again(
     assert positions(leader.asked[-1]) == [(1, EPOCH)]
 
 
+def test_nothing_is_sent_again_while_what_is_here_is_not_durable_yet(
+    engine: Engine, leader: Leader, fetcher: Fetcher
+) -> None:
+    source, target = engine.partition("source"), engine.partition("target", flush_messages=1)
+    target.follow(PartitionImage(ANN, EPOCH, 1, (ANN, ME), (ANN, ME)))
+    engine.append(source, b"value")
+    begin(engine, fetcher, [target])
+    leader.answer(told(target, records_of(source), high_watermark=0))
+    assert (target.fetch_offset, target.log.next_offset) == (0, 1)
+    (left,) = leader.asked[-1].forgotten_topics_data
+    assert (indexes(leader.asked[-1]), left.partitions) == ([], [0])
+    engine.settle()
+    fetcher.ask_for(target)  # as who hears that it is durable does
+    engine.tick()
+    assert positions(leader.asked[-1]) == [(1, EPOCH)]
+
+
 def test_a_lost_connection_is_opened_again_and_its_session_with_it(
     engine: Engine, leader: Leader, fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
