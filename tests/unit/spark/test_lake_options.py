@@ -49,3 +49,18 @@ def test_state_is_in_the_table_unless_told_otherwise() -> None:
     assert given.checkpoint_place == "/lake/orders/_penstock/nightly/checkpoint"
     assert options(checkpoint="/c").checkpoint_place == "/c"
     assert given.group == "penstock-lake-nightly"
+
+
+def test_a_job_that_leaves_topics_out_has_a_checkpoint_of_its_own_unless_one_is_given() -> None:
+    """Spark's checkpoint has a position of every topic, and one that is not read any more would be a loss."""
+    given = options(topics=("b", "c"), name="n")
+    assert given.continuing(["b", "c"]) is given
+    less = given.continuing(["a", "b", "c"])
+    assert less.checkpoint_place.startswith(f"{given.checkpoint_place}-")
+    again = options(topics=("c", "b", "c"), name="n").continuing(["a", "b", "c"])
+    assert again.checkpoint_place == less.checkpoint_place
+    assert options(topics=("b",), name="n").continuing(["a", "b"]).checkpoint_place not in (
+        given.checkpoint_place,
+        less.checkpoint_place,
+    )
+    assert options(checkpoint="/c").continuing(["orders", "a"]).checkpoint_place == "/c"

@@ -11,7 +11,7 @@ from penstock.spark.jobs.lake_batches import Batches, Storage
 from penstock.spark.jobs.lake_compact import Compaction, Compactor, Group, choose
 from penstock.spark.jobs.lake_decode import RawDecoder
 from penstock.spark.jobs.lake_files import LocalFiles, Stored
-from penstock.spark.jobs.lake_layout import Layout
+from penstock.spark.jobs.lake_layout import Layout, compacted_name
 from penstock.spark.jobs.lake_manifest import DataFile, Manifest, Table
 
 MIB = 1 << 20
@@ -122,21 +122,52 @@ def test_a_batch_that_was_compacted_meanwhile_stays_so(storage: Storage) -> None
 
 def test_small_files_side_by_side_are_chosen() -> None:
     files = [
-        Stored("topic=a/j-1.parquet", MIB),
-        Stored("topic=a/j-2.parquet", MIB),
-        Stored("topic=a/j-big.parquet", 40 * MIB),
-        Stored("topic=a/k-1.parquet", MIB),
-        Stored("topic=b/j-1.parquet", MIB),
-        *(Stored(f"topic=c/j-{n}.parquet", 30 * MIB) for n in range(5)),
+        Stored("topic=a/j-00000001-0000.parquet", MIB),
+        Stored("topic=a/j-00000001-0001.parquet", 40 * MIB),
+        Stored("topic=a/j-c00000000-0000.parquet", MIB),
+        Stored("topic=a/k-00000001-0000.parquet", MIB),
+        Stored("topic=b/j-00000001-0002.parquet", MIB),
+        *(Stored(f"topic=c/j-00000002-{n:04}.parquet", 30 * MIB) for n in range(5)),
     ]
+    small = ("topic=a/j-00000001-0000.parquet", "topic=a/j-c00000000-0000.parquet")
     assert choose(files, job="j", small_bytes=32 * MIB) == [
-        Group("topic=a/", ("topic=a/j-1.parquet", "topic=a/j-2.parquet"), 1),
-        Group("topic=c/", tuple(f"topic=c/j-{n}.parquet" for n in range(5)), 2),
+        Group("topic=a/", small, 1),
+        Group("topic=c/", tuple(f"topic=c/j-00000002-{n:04}.parquet" for n in range(5)), 2),
     ]
+
+
+@pytest.mark.parametrize("other", ["j-b", "j-c", "j-00000000", "j-c00000000", "jj", "j.1", "x-j"])
+def test_a_compaction_takes_no_file_of_another_job(other: str) -> None:
+    own, others = (_named_as_ever(job) for job in ("j", other))
+    assert choose([*own, *others], job="j", small_bytes=MIB) == [
+        Group("topic=a/", tuple(file.path for file in own), 1)
+    ]
+    assert choose(own, job=other, small_bytes=MIB) == []
+
+
+def _named_as_ever(job: str) -> list[Stored]:
+    """As batches and compactions name their files; numbers may get longer."""
+    made = [
+        file.final
+        for number in (0, 10**8)
+        for file in manifests.named(Table.ROWS, [("topic=a/x", 1, 1)], job=job, number=number)
+    ]
+    return [Stored(path, 1) for path in (*made, f"topic=a/{compacted_name(job, 3, 12)}")]
+
+
+def test_what_is_no_file_of_the_job_is_not_compacted() -> None:
+    names = (
+        "j-1.parquet.crc",
+        "part-0-0.snappy.parquet",
+        "j-x-0.parquet",
+        "j-0.parquet",
+        "j-c-0-0",
+    )
+    assert choose([Stored(name, 1) for name in names], job="j", small_bytes=MIB) == []
 
 
 def test_what_compaction_made_is_not_compacted_for_ever() -> None:
-    files = [Stored(f"j-{n}.parquet", 130 * MIB) for n in range(3)]
+    files = [Stored(compacted_name("j", 0, n), 130 * MIB) for n in range(3)]
     assert choose(files, job="j", small_bytes=200 * MIB, target_bytes=128 * MIB) == []
 
 

@@ -6,7 +6,9 @@ import pytest
 
 from penstock.spark.errors import JobError
 from penstock.spark.jobs.lake_files import LocalFiles
-from penstock.spark.jobs.topic_ids import check_ids, hold_ids
+from penstock.spark.jobs.lake_layout import Layout
+from penstock.spark.jobs.lake_start import check_topics, hold_topics
+from penstock.spark.jobs.topic_ids import changed_ids, check_ids, hold_ids
 
 FILES, REMEDY = LocalFiles(), "do this"
 
@@ -36,3 +38,23 @@ def test_a_job_of_a_penstock_that_kept_no_ids_goes_on_and_keeps_them(tmp_path: P
 def test_brokers_that_give_no_ids_refuse_nobody(tmp_path: Path) -> None:
     hold_ids(FILES, str(tmp_path), {"a": "1"}, REMEDY)
     check_ids(FILES, str(tmp_path), {}, REMEDY)
+
+
+def test_a_topic_that_is_not_asked_for_may_be_another(tmp_path: Path) -> None:
+    place = str(tmp_path)
+    hold_ids(FILES, place, {"a": "1", "b": "2"}, REMEDY)
+    assert changed_ids(FILES, place, {"a": "3", "b": "2"}) == {"a": "1"}
+    hold_ids(FILES, place, {"b": "2"}, REMEDY)
+
+
+def test_a_lake_of_several_topics_is_told_how_it_goes_on_without_the_one_that_changed(
+    tmp_path: Path,
+) -> None:
+    job = Layout(str(tmp_path), "dead", "abc")
+    hold_topics(FILES, job, ["a", "b", "c"], {"a": "1", "b": "2", "c": "3"})
+    for refused in (check_topics, hold_topics):
+        with pytest.raises(JobError, match="--table for the new one; `lake a c --name abc` goes"):
+            refused(FILES, job, ["a", "b", "c"], {"a": "1", "b": "4", "c": "3"})
+        with pytest.raises(JobError, match=r"give another --table for the new one$"):
+            refused(FILES, job, ["b"], {"b": "4"})
+        refused(FILES, job, ["c", "a"], {"a": "1", "c": "3"})

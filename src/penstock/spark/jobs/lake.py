@@ -18,7 +18,14 @@ from penstock.spark.jobs.lake_given import check_given
 from penstock.spark.jobs.lake_json import JsonDecoder
 from penstock.spark.jobs.lake_manifest import Manifest, Table
 from penstock.spark.jobs.lake_options import LakeOptions
-from penstock.spark.jobs.lake_start import Numbers, claim_table, claimed, starting_offsets
+from penstock.spark.jobs.lake_start import (
+    Numbers,
+    check_topics,
+    claim_table,
+    claimed,
+    hold_topics,
+    starting_offsets,
+)
 from penstock.spark.jobs.lake_summary import summarize
 from penstock.spark.jobs.lake_tables import (
     DeltaLake,
@@ -28,7 +35,7 @@ from penstock.spark.jobs.lake_tables import (
     check_installed,
 )
 from penstock.spark.jobs.lake_unknown import listed
-from penstock.spark.jobs.topic_ids import check_ids, find_ids, hold_ids
+from penstock.spark.jobs.topic_ids import find_ids
 from penstock.spark.progress import FIRST_BATCH, Meter, Progress
 from penstock.spark.streams import see_through
 from penstock.spark.survey import Ranges, find_ranges
@@ -40,7 +47,6 @@ _SQL: Final = {
 }
 _COMPACT_EVERY: Final = 100  # batches
 _LOOK_S: Final = 0.5
-_OTHER_TOPIC: Final = "give another --table for the new one"
 
 
 # Plan --------------------------------------------------------------------------------------------
@@ -55,7 +61,7 @@ def plan(options: LakeOptions) -> Plan:
         check_given(options.decode, options.schema)
     ranges = _ranges(options)
     layout = options.layout
-    last = _look(options, ranges)
+    options, last = _look(options, ranges)
     done = manifests.next_offsets(last.covered) if last else {}
     missing = sum(
         max(0, after - max(ranges.first[place], done.get(place, 0)))
@@ -93,19 +99,20 @@ def _by(options: LakeOptions) -> str:
     return "" if options.partition_by == "none" else f" and {options.partition_by}"
 
 
-def _look(options: LakeOptions, ranges: Ranges) -> Manifest | None:
-    """What the table has; raises if it, or the checkpoint, is another job's."""
+def _look(options: LakeOptions, ranges: Ranges) -> tuple[LakeOptions, Manifest | None]:
+    """How the job goes on, and what the table has; raises if it, or the checkpoint, is another job's."""
     layout, identity = options.layout, options.identity(ranges.cluster_id)
     last = None
     if is_local(layout.table):
         files = open_files(layout.table, None)
         found = claimed(files, layout, _flat(identity))
-        identity = identity if found is None else _since_first(identity, found)
-        check_ids(files, layout.state, _ids(options), _OTHER_TOPIC)
+        options, identity = _since_first(options, identity, found)
+        if not options.compact_only:
+            check_topics(files, layout, options.topics, _ids(options))
         last = Storage(layout, files, files).last()
     if is_local(options.checkpoint_place):
         checkpoint.check(options.checkpoint_place, identity)
-    return last
+    return options, last
 
 
 def _flat(identity: Identity) -> dict[str, Any]:
@@ -116,10 +123,15 @@ def _flat(identity: Identity) -> dict[str, Any]:
     }
 
 
-def _since_first(identity: Identity, found: Mapping[str, Any]) -> Identity:
-    """As the checkpoint has it: the table may have been moved since."""
+def _since_first(
+    options: LakeOptions, identity: Identity, found: Mapping[str, Any] | None
+) -> tuple[LakeOptions, Identity]:
+    """As the checkpoint has it: the table may have been moved since, and topics left out."""
+    if found is None:
+        return options, identity
     kept = {name: found[name] for name in ("table", "dead_letters") if name in found}
-    return replace(identity, options={**identity.options, **kept})
+    since = replace(identity, options={**identity.options, **kept})
+    return options.continuing(found["topics"]), since
 
 
 def _ranges(options: LakeOptions) -> Ranges:
@@ -147,23 +159,43 @@ def run(session: Any, options: LakeOptions, progress: Progress) -> Summary:
     storage = Storage(
         layout, open_files(layout.table, session), open_files(layout.dead_letters, session)
     )
-    identity = options.identity(ranges.cluster_id)
-    found = claim_table(storage.files, layout, _flat(identity))
-    checkpoint.claim(options.checkpoint_place, _since_first(identity, found), session)
-    hold_ids(storage.files, layout.state, _ids(options), _OTHER_TOPIC)
-    decoder = _decoder(session, options, storage, ranges, progress)
+    _check(session, options, storage, ranges)
     table = _table(session, options)
+    decoder = _decoder(session, options, storage, ranges, progress)
+    options = _claim(session, options, storage, ranges)  # all that may fail did not
     batches = Batches(session, storage, decoder, table.folders, place, table.commit)
     batches.recover()
     compaction = _Compaction(session, options, storage, table)
     compaction.recover()
-    if not options.compact_only:
-        _stream(session, options, storage, ranges, batches, compaction, progress)
-    if options.compact or options.compact_only:
+    is_done = options.compact_only or _stream(
+        session, options, storage, ranges, batches, compaction, progress
+    )
+    if is_done and (options.compact or options.compact_only):
         with progress.tasks(session, "compacting small files"):
             compaction.run()
     facts = {"compacted": compaction.total._asdict()}
     return summarize(options, ranges, storage, batches, facts, time.monotonic() - started_s)
+
+
+def _check(session: Any, options: LakeOptions, storage: Storage, ranges: Ranges) -> None:
+    """As `_claim`, but changes nothing."""
+    layout, identity = options.layout, options.identity(ranges.cluster_id)
+    found = claimed(storage.files, layout, _flat(identity))
+    options, identity = _since_first(options, identity, found)
+    checkpoint.check(options.checkpoint_place, identity, session)
+    if not options.compact_only:
+        check_topics(storage.files, layout, options.topics, _ids(options))
+
+
+def _claim(session: Any, options: LakeOptions, storage: Storage, ranges: Ranges) -> LakeOptions:
+    """Table, topics and checkpoint are this job's from now on; how it goes on."""
+    layout, identity = options.layout, options.identity(ranges.cluster_id)
+    found = claim_table(storage.files, layout, _flat(identity))
+    options, identity = _since_first(options, identity, found)
+    checkpoint.claim(options.checkpoint_place, identity, session)
+    if not options.compact_only:
+        hold_topics(storage.files, layout, options.topics, _ids(options))
+    return options
 
 
 class _Compaction:
@@ -249,7 +281,8 @@ def _stream(
     batches: Batches,
     compaction: _Compaction,
     progress: Progress,
-) -> None:
+) -> bool:
+    """False: it was to follow, and was interrupted; Spark may be gone."""
     checkpoint_place = options.checkpoint_place
     numbers = Numbers(storage, checkpoint_place, open_files(checkpoint_place, session))
 
@@ -257,16 +290,18 @@ def _stream(
         batches.take(records, *numbers.number(batch))
         compaction.after_batch(batch)
 
-    def watch(query: Any) -> None:
+    def watch(query: Any) -> bool:
         try:
             with progress.or_asked():
                 _watch(query, batches.totals, progress)
         except KeyboardInterrupt:
             if not options.follow:
                 raise
+            return False
+        return True
 
     start = starting_offsets(storage, ranges, **_begin(options))
-    see_through(lambda: _start(session, options, start, take), watch)
+    return see_through(lambda: _start(session, options, start, take), watch)
 
 
 def _begin(options: LakeOptions) -> dict[str, bool]:

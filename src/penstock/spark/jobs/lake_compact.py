@@ -18,6 +18,7 @@ from penstock.spark.errors import JobError
 from penstock.spark.jobs import lake_manifest as manifests
 from penstock.spark.jobs.lake_batches import Storage
 from penstock.spark.jobs.lake_files import Files, Stored, for_spark
+from penstock.spark.jobs.lake_layout import compacted_name, file_names
 from penstock.spark.jobs.lake_manifest import Table
 from penstock.spark.steps import reached
 
@@ -63,10 +64,11 @@ def choose(
     files: Iterable[Stored], *, job: str, small_bytes: int, target_bytes: int = TARGET_BYTES
 ) -> list[Group]:
     """Where at least two small files of the job lie side by side."""
+    own = file_names(job)
     folders: dict[str, list[Stored]] = {}
     for file in files:
         folder, slash, name = file.path.rpartition("/")
-        if name.startswith(f"{job}-") and name.endswith(".parquet"):
+        if own.fullmatch(name):
             folders.setdefault(folder + slash, []).append(file)
     groups = []
     for folder, found in sorted(folders.items()):
@@ -124,7 +126,7 @@ class Compactor:
             self._merge(group, place)
             for file in self._files.walk(place):
                 self._files.sync(f"{place}/{file.path}")
-                name = f"{self._job}-c{number:08}-{len(outputs):04}.parquet"
+                name = compacted_name(self._job, number, len(outputs))
                 outputs.append((f"{index}/{file.path}", f"{group.folder}{name}"))
         reached("lake:compact-staged")
         inputs = tuple(path for group in groups for path in group.paths)

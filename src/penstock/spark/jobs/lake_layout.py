@@ -3,6 +3,7 @@
 TABLE/topic=orders/date=2026-11-15/<job>-00000017-0000.parquet       rows
 TABLE_dead_letters/topic=orders/<job>-00000017-0000.parquet          what could not be decoded
 TABLE/_penstock/<job>/manifests/0000000017.json                      one for each batch
+TABLE/_penstock/_claims/0000000002.json                              who writes the table, one after the other
 """
 
 import hashlib
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 STATE: Final = "_penstock"
+CLAIMS: Final = "_claims"  # below it; no job has such a name
 REPLAY: Final = "replay-"  # before the id of a replay, which makes the name of its job
 DEAD_COLUMNS: Final = (
     *("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"),
@@ -58,6 +60,10 @@ class Layout(NamedTuple):
         """Unless another is given."""
         return f"{self.state}/checkpoint"
 
+    def checkpoint_of(self, topics: Sequence[str]) -> str:
+        """Of a job that has left others out: in the checkpoint that it had, those would be missed."""
+        return f"{self.checkpoint}-{_digest(sorted(set(topics)))}"
+
     @property
     def staging(self) -> str:
         return f"{self.state}/staging"
@@ -72,11 +78,23 @@ def default_dead_letters(table: str) -> str:
     return f"{table}_dead_letters"
 
 
+def compacted_name(job: str, number: int, index: int) -> str:
+    return f"{job}-c{number:08}-{index:04}.parquet"
+
+
+def file_names(job: str) -> re.Pattern[str]:
+    """Of the data that the job wrote, or compacted, and of no other's: neither number has a '-' in it."""
+    return re.compile(rf"{re.escape(job)}-c?[0-9]+-[0-9]+\.parquet")
+
+
 def default_name(table: str, topics: Sequence[str]) -> str:
     """The same for the same table and topics."""
     names = sorted(set(topics))
-    digest = hashlib.sha256("\n".join([table, *names]).encode()).hexdigest()[:8]
-    return f"{'-'.join(names)[:_SHOWN_TOPICS]}-{digest}"
+    return f"{'-'.join(names)[:_SHOWN_TOPICS]}-{_digest([table, *names])}"
+
+
+def _digest(names: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:8]
 
 
 def check_name(name: str, flag: str = "--name") -> None:

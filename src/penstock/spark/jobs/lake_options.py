@@ -1,6 +1,7 @@
 """What `penstock pipeline lake` takes, and what follows from it."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from penstock.spark.checkpoint import Identity
 from penstock.spark.job import JobOptions, Kind, option
@@ -144,6 +145,12 @@ class LakeOptions(JobOptions):
     @property
     def checkpoint_place(self) -> str:
         return normal(self.checkpoint) if self.checkpoint else self.layout.checkpoint
+
+    def continuing(self, topics: Sequence[str]) -> "LakeOptions":
+        """As a job that had these topics, of which some may be left out now; it goes on from what the table has."""
+        if self.checkpoint is not None or {*topics} == {*self.topics}:
+            return self
+        return replace(self, checkpoint=self.layout.checkpoint_of(self.topics))
 
     @property
     def group(self) -> str:

@@ -1,7 +1,7 @@
 """From where a lake job reads: after what its table has; what the table has nothing of, from where the user wants it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from penstock.model.ids import TopicPartition
@@ -10,7 +10,8 @@ from penstock.spark.jobs import lake_manifest as manifests
 from penstock.spark.jobs.lake_batches import Origin, Storage
 from penstock.spark.jobs.lake_files import Files
 from penstock.spark.jobs.lake_layout import Layout, default_dead_letters
-from penstock.spark.jobs.lake_owner import JOB, refuse_strangers
+from penstock.spark.jobs.lake_owner import JOB, has_batches, refuse_strangers, sign_as_lake
+from penstock.spark.jobs.topic_ids import Ids, changed_ids, check_ids, hold_ids
 from penstock.spark.survey import Ranges, offsets_json
 
 _EARLIEST: Final = -2
@@ -79,20 +80,21 @@ class Numbers:
 
 def claim_table(files: Files, layout: Layout, identity: Mapping[str, Any]) -> dict[str, Any]:
     """A name in a table belongs to one job, and so does a topic; another is refused. What the job said when it first came."""
-    refuse_strangers(files, layout, identity)
+    claimed(files, layout, identity)  # nothing is claimed by a job that is not what it was
+    sign_as_lake(files, layout, identity)
     files.create(_job(layout), json.dumps(identity, indent=1) + "\n")
-    found = claimed(files, layout, identity)
-    assert found is not None, "it was created, by us or before"
+    found: dict[str, Any] = json.loads(files.read(_job(layout)))
+    _compare(files, layout, _moved(layout, found), identity)
     return found
 
 
 def claimed(files: Files, layout: Layout, identity: Mapping[str, Any]) -> dict[str, Any] | None:
-    """As `claim_table`, but changes nothing; None if the name is new in the table. For --dry-run."""
+    """As `claim_table`, but changes nothing; None if the name is new in the table. For --dry-run, and before all that may fail."""
     refuse_strangers(files, layout, identity)
     if not files.exists(_job(layout)):
         return None
     found: dict[str, Any] = json.loads(files.read(_job(layout)))
-    _compare(layout, _moved(layout, found), identity)
+    _compare(files, layout, _moved(layout, found), identity)
     return found
 
 
@@ -108,14 +110,43 @@ def _moved(layout: Layout, found: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "table": layout.table, "dead_letters": dead}
 
 
-def _compare(layout: Layout, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def _compare(
+    files: Files, layout: Layout, found: Mapping[str, Any], wanted: Mapping[str, Any]
+) -> None:
+    """A job may leave out topics that it had, and change nothing else."""
+    is_less = {*wanted["topics"]} <= {*found["topics"]}
     differences = [
         f"{name} {found.get(name)!r} instead of {wanted.get(name)!r}"
         for name in sorted({*found, *wanted})
-        if found.get(name) != wanted.get(name)
+        if found.get(name) != wanted.get(name) and not (name == "topics" and is_less)
     ]
-    if differences:
-        raise JobError(
-            f"{layout.table} was written by a job {layout.job} with {', '.join(differences)}; "
-            "give what it had, or another --name or --table"
-        )
+    if not differences:
+        return
+    shares = found.get("cluster") == wanted["cluster"] and {*wanted["topics"]} & {*found["topics"]}
+    advice = "give what it had, or another " + ("--table" if shares else "--name or --table")
+    if not has_batches(files, layout.table, layout.job):
+        advice += f"; it has written nothing yet: unless a run of it is at work, delete {layout.state} to begin it anew"
+    raise JobError(
+        f"{layout.table} was written by a job {layout.job} with {', '.join(differences)}; {advice}"
+    )
+
+
+# Topics that are not what they were ----------------------------------------------------------------
+
+
+def hold_topics(files: Files, layout: Layout, topics: Sequence[str], ids: Ids) -> None:
+    """JobError if a topic was created again since the job read it."""
+    hold_ids(files, layout.state, ids, _remedy(files, layout, topics, ids))
+
+
+def check_topics(files: Files, layout: Layout, topics: Sequence[str], ids: Ids) -> None:
+    """As `hold_topics`, but changes nothing."""
+    check_ids(files, layout.state, ids, _remedy(files, layout, topics, ids))
+
+
+def _remedy(files: Files, layout: Layout, topics: Sequence[str], ids: Ids) -> str:
+    left = sorted({*topics} - changed_ids(files, layout.state, ids).keys())
+    without = (
+        f"; `lake {' '.join(left)} --name {layout.job}` goes on with the others" if left else ""
+    )
+    return f"give another --table for the new one{without}"

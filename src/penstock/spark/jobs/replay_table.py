@@ -4,17 +4,17 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from penstock.spark.errors import JobError
 from penstock.spark.jobs.lake_batches import Batches, Origin, Storage
 from penstock.spark.jobs.lake_decode import RawDecoder
-from penstock.spark.jobs.lake_files import Files, open_files
+from penstock.spark.jobs.lake_files import open_files
 from penstock.spark.jobs.lake_layout import REPLAY, Layout, default_dead_letters
 from penstock.spark.jobs.lake_manifest import Manifest
-from penstock.spark.jobs.lake_owner import RANGE, owner_of
+from penstock.spark.jobs.lake_owner import RANGE, refuse_lake, sign_as_replay
 from penstock.spark.jobs.record_times import times_of
 from penstock.spark.jobs.replay_range import Decided, Piece, kept
 from penstock.spark.offsets import from_json, to_json
 
+__all__ = ("Table", "refuse_lake")
 _FOLDERS: Final = ("topic", "date")
 
 
@@ -44,7 +44,7 @@ class Table:
         JobError for the table of a lake job.
         """
         files, path = self._storage.files, f"{self._storage.layout.state}/{RANGE}"
-        refuse_lake(self._storage.layout.table, files)
+        sign_as_replay(files, self._storage.layout)
         facts = {
             "cluster": cluster_id,
             "wish": what.wish,
@@ -71,16 +71,6 @@ class Table:
         else:
             origin = Origin(f"replay {self._id}", number, None, self._storage.layout.state)
             self._batches.take(records(), number, origin)
-
-
-def refuse_lake(table: str, files: Files) -> None:
-    """A lake job does not know what a replay writes: its records would be in the table twice."""
-    owner = owner_of(table, files)
-    if owner is not None:
-        raise JobError(
-            f"{table} is the table of lake job {owner}: it has these records, or will have them, "
-            "and a replay would add each once more; give another --table"
-        )
 
 
 def _by_day(rows: Any, folders: tuple[str, ...]) -> Any:

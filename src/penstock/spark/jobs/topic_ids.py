@@ -40,12 +40,15 @@ def hold_ids(files: Files, directory: str, ids: Ids, remedy: str) -> None:
 
 def check_ids(files: Files, directory: str, ids: Ids, remedy: str) -> None:
     """As `hold_ids`, but changes nothing. For --dry-run."""
+    for topic, was in changed_ids(files, directory, ids).items():
+        raise JobError(
+            f"topic {topic!r} was deleted and created again since this job read it (its id was {was} and is "
+            f"{ids[topic]}), so offsets of the old one say nothing about it; {remedy}"
+        )
+
+
+def changed_ids(files: Files, directory: str, ids: Ids) -> dict[str, str]:
+    """What was kept of topics that are others now; nothing for a new job, or one of a Penstock that kept none."""
     path = f"{directory}/{FILE_NAME}"
-    if not files.exists(path):
-        return  # a new job, or one of a Penstock that kept none
-    for topic, was in json.loads(files.read(path)).items():
-        if ids.get(topic, was) != was:
-            raise JobError(
-                f"topic {topic!r} was deleted and created again since this job read it (its id was {was} and is "
-                f"{ids[topic]}), so offsets of the old one say nothing about it; {remedy}"
-            )
+    kept = json.loads(files.read(path)) if files.exists(path) else {}
+    return {topic: was for topic, was in kept.items() if ids.get(topic, was) != was}
