@@ -163,7 +163,7 @@ def run_job(
             with shown.doing("starting Spark"):
                 session = opened.enter_context(open_session(settings))
             opened.enter_context(_terminated_softly(shown))
-            with shown.doing("reading what there is to do"):
+            with shown.doing("reading what there is to do"), shown.or_asked():
                 summary = job.run(session, options, shown)
             facts = {**summary.facts, "spark_started_in_s": round(session.started_in_s, 1)}
     return summary._replace(facts=facts)

@@ -1,6 +1,7 @@
 """How far a job is, on stderr: one line rewritten in place on a terminal, else a line every ten seconds."""
 
 import json
+import re
 import sys
 import threading
 import time
@@ -14,6 +15,11 @@ _LINE_S: Final = 10.0
 _LOOK_S: Final = 0.5
 FIRST_BATCH: Final = "the first batch is under way"
 _CLEAR: Final = "\r\x1b[K"
+_OURS: Final = re.compile(r"^penstock\.[\w.]+: ", re.MULTILINE)  # the last line of a traceback
+_ENDED: Final = re.compile(  # in Spark's words: a job was cancelled, or a process of Spark's has gone
+    r"SPARK_JOB_CANCELLED|\b(Job|Stage)( \d+)? cancelled\b|SparkContext (was|has been) shut ?down|"
+    r"stopped SparkContext|Python worker exited unexpectedly|Python worker .*connect back|Py4JNetworkError"
+)
 
 
 class Progress:
@@ -30,6 +36,7 @@ class Progress:
         self._clock = clock
         self._next_s = 0.0 if self._is_terminal else clock() + _LINE_S
         self._shown = False
+        self._was_asked = False  # to end
         self._is_ending = False  # asked to end, and has not raised yet
         self._doing: str | None = None  # until something else is shown
         self._lock = threading.Lock()  # of the stream, and of what is being done
@@ -47,7 +54,7 @@ class Progress:
 
     def show(self, text: str) -> None:
         """The present state; most calls show nothing. Raises KeyboardInterrupt if `end_soon` was called."""
-        self._end_if_asked()
+        self.end_if_asked()
         with self._lock:
             self._doing = None
             self._write(text)
@@ -84,65 +91,127 @@ class Progress:
 
         Called by a signal's handler, which may be in the middle of anything.
         """
-        was_asked, self._is_ending = self._is_ending, True
-        return not was_asked
+        if self._was_asked:
+            return False
+        self._was_asked = self._is_ending = True
+        return True
 
-    def _end_if_asked(self) -> None:
-        if self._is_ending and threading.current_thread() is threading.main_thread():
+    def end_if_asked(self) -> None:
+        """Raises KeyboardInterrupt, once, if `end_soon` was called. To be called where the job may end."""
+        if self._is_ending and _is_main():
             self._is_ending = False
             raise KeyboardInterrupt
+
+    def pause(self, seconds: float) -> None:
+        """Sleeps; raises as `show` does, and soon: a sleep goes on after a signal was handled."""
+        left_s = seconds
+        self.end_if_asked()
+        while left_s > 0:
+            time.sleep(min(left_s, _LOOK_S))
+            left_s -= _LOOK_S
+            self.end_if_asked()
 
     def say(self, text: str) -> None:
         """A line that stays. Raises as `show` does."""
         self._clear()
         self._stream.write(text + "\n")
         self._stream.flush()
-        self._end_if_asked()
+        self.end_if_asked()
 
-    def follow(self, query: Any) -> "Meter":
-        """Shows a StreamingQuery until it ends, or until Ctrl-C ends it; raises what else ended it."""
-        meter = Meter()
+    def follow(self, query: Any, meter: "Meter | None" = None) -> "Meter":
+        """Shows a StreamingQuery until it ends, or until Ctrl-C ends it; raises what else ended it.
+
+        `meter`: it has seen the same query before, which was started again.
+        """
+        seen = Meter() if meter is None else meter
         try:
             with self.or_asked():
                 while not query.awaitTermination(_LOOK_S):
-                    meter.see(query.recentProgress)
-                    self.show(meter.line())
-            meter.see(query.recentProgress)
+                    seen.see(query.recentProgress)
+                    self.show(seen.line())
+            seen.see(query.recentProgress)
         except KeyboardInterrupt:
-            meter.was_interrupted = True
+            seen.was_interrupted = True
             with suppress(Exception):  # whoever asked us to end may have ended Spark, too
                 query.stop()
-                meter.see(query.recentProgress)
-        return meter
+                seen.see(query.recentProgress)
+        except Exception:
+            with suppress(Exception):  # Spark may be gone
+                seen.see(query.recentProgress)
+            raise
+        return seen
 
     @contextmanager
     def or_asked(self) -> Iterator[None]:
-        """What fails after `end_soon` is that end: a service manager asks Spark's processes at the same time."""
+        """After `end_soon`, that Spark has ended is that end: a service manager asks its processes at the same time.
+
+        Any other failure is raised: it would be there without being asked, too.
+        """
         try:
             yield
-        except Exception:
-            self._end_if_asked()
+        except Exception as error:
+            if self._was_asked and _is_main() and is_end(error):
+                self._is_ending = False
+                raise KeyboardInterrupt from error
             raise
 
     @contextmanager
     def tasks(self, session: Any, doing: str) -> Iterator[None]:
-        """Shows how many tasks of a batch query are done, while the block runs it."""
-        tracker = session.sparkContext.statusTracker()
+        """Shows how many tasks of a batch query are done, while the block runs it; cancels them after `end_soon`."""
 
         def look() -> None:
             self.show(f"{doing}{_tasks(tracker)}")
             if self._is_ending:
-                session.sparkContext.cancelAllJobs()
+                with suppress(Exception):  # Spark may be gone, which the block will see
+                    session.sparkContext.cancelAllJobs()
 
         self.show(doing)
-        with self.or_asked(), _looking(look):  # then it was cancelled
-            yield
+        with self.or_asked():
+            tracker = session.sparkContext.statusTracker()
+            with _looking(look):
+                yield
 
     def _clear(self) -> None:
         if self._shown:
             self._stream.write(_CLEAR)
             self._stream.flush()
             self._shown = False
+
+
+def _is_main() -> bool:
+    """No other thread is interrupted."""
+    return threading.current_thread() is threading.main_thread()
+
+
+def is_end(error: BaseException) -> bool:
+    """It tells that Spark has ended, or that a job was cancelled, and not that something failed."""
+    if isinstance(error, (ConnectionError, EOFError)):  # py4j's; brokers' are ClientErrors
+        return True
+    if not _is_sparks(error):
+        told = error.__cause__  # a job may say it in words of its own
+        return told is not None and _is_sparks(told) and is_end(told)
+    try:
+        text = f"{error}\n{getattr(error, '_stackTrace', '')}"
+    except Exception:  # noqa: BLE001  # the JVM that knew it is gone
+        return True
+    if _OURS.search(text):
+        return False
+    is_java = not type(error).__module__.startswith("py4j") or hasattr(error, "java_exception")
+    return not is_java or bool(_ENDED.search(text)) or _is_spark_stopped()
+
+
+def _is_sparks(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] in ("py4j", "pyspark")
+
+
+def _is_spark_stopped() -> bool:
+    """It is ending, or cannot be asked; then it fails in many ways."""
+    pyspark: Any = sys.modules.get("pyspark")
+    context = None if pyspark is None else pyspark.SparkContext._active_spark_context
+    try:
+        return context is not None and bool(context._jsc.sc().isStopped())
+    except Exception:  # noqa: BLE001  # py4j's, when the JVM goes away
+        return True
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Sees a streaming query through: started again where the machine was too slow, and its failure told in a job's own words."""
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -10,27 +11,29 @@ T = TypeVar("T")
 
 _SOURCE_SAYS: Final = "set the option failOnDataLoss to false"
 _WE_SAY: Final = "give --allow-data-loss"
-_TOO_SLOW: Final = "Python worker failed to connect back"
+_TOO_SLOW: Final = re.compile(r"Python worker (failed )?to connect back")
 _STARTS: Final = 5  # of the query, where Python is too slow to start
 
 
 def see_through(start: Callable[[], Any], watch: Callable[[Any], T]) -> T:
     """`start` gives a query that runs, `watch` returns when that has ended, and raises what ended it.
 
-    Spark gives the Python that plans a stream ten seconds to start, whatever is set. Nothing was done by then, or
-    nothing by halves.
+    Spark gives the Python that plans a stream ten seconds to start, whatever is set, and needs it before the query runs,
+    too. Nothing was done by then, or nothing by halves.
     """
     left = _STARTS
     while True:
-        query = start()
+        query = None
         left -= 1
         try:
+            query = start()
             return watch(query)
         except Exception as error:  # noqa: BLE001  # raised again, or tried again
             _judge(error, left)
         finally:
-            with suppress(Exception):  # Spark itself may be gone
-                query.stop()
+            if query is not None:
+                with suppress(Exception):  # Spark itself may be gone
+                    query.stop()
 
 
 def _judge(error: Exception, left: int) -> None:
@@ -38,7 +41,7 @@ def _judge(error: Exception, left: int) -> None:
     said = explain(error)
     if _SOURCE_SAYS in said:
         raise JobError(said.replace(_SOURCE_SAYS, _WE_SAY)) from error
-    if _TOO_SLOW not in said:
+    if not _TOO_SLOW.search(said):
         raise error
     if not left:
         raise JobError(

@@ -1,17 +1,23 @@
 """Progress is one line on a terminal, few lines in a log, and never a flood."""
 
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import StringIO
-from threading import Event, Thread
+from threading import Event, Thread, Timer
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from penstock.client.errors import ClientError
+from penstock.model.errors import ErrorCode
+from penstock.spark.errors import JobError
 from penstock.spark.job import Job, JobOptions, Plan, Summary, run_job
-from penstock.spark.progress import Meter, Progress, lag
+from penstock.spark.offsets import DataLoss
+from penstock.spark.progress import Meter, Progress, is_end, lag
 from tests.support.server import until
 
 
@@ -133,29 +139,145 @@ def test_a_job_that_is_to_end_does_so_where_it_shows_how_far_it_is() -> None:
     meter = progress.follow(query)
     assert query.stopped
     assert meter.was_interrupted
-    assert progress.end_soon(), "it was told, and what it does now ends by itself"
-    with pytest.raises(KeyboardInterrupt):
-        progress.say("it goes on when it can")
     progress.show("the summary")
+    assert not progress.end_soon(), "asked again: what follows may be slow, too"
+    progress.show("the summary")
+
+
+def test_a_pause_ends_when_the_job_is_to_end() -> None:
+    progress = Progress(StringIO(), clock=Clock())
+    progress.pause(0)
+    asking = Timer(0.05, progress.end_soon)
+    asking.start()
+    with pytest.raises(KeyboardInterrupt):
+        progress.pause(1e9)
+    asking.join()
 
 
 class Lost:
     """A query whose JVM ended."""
 
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    @property
+    def recentProgress(self) -> list[dict[str, Any]]:
+        raise self._error
+
     def awaitTermination(self, seconds: float) -> bool:
-        raise RuntimeError(f"Spark is gone, and not only for {seconds} s")
+        assert seconds > 0
+        raise self._error
 
     def stop(self) -> None:
-        raise RuntimeError("Spark is gone")
+        raise self._error
 
 
-def test_spark_may_end_first_when_all_are_to_end() -> None:
+def raised_by(module: str, text: str, **more: Any) -> Exception:
+    """As pyspark or py4j raises it."""
+    kind = type("Raised", (Exception,), {"__module__": module, **more})
+    return kind(text)  # type: ignore[no-any-return]  # type() does not tell
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+class Unspeakable(Exception):
+    """Its text is the JVM's to tell."""
+
+    def __str__(self) -> str:
+        raise ConnectionRefusedError
+
+
+Unspeakable.__module__ = "py4j.protocol"
+JAVA: dict[str, Any] = {"java_exception": None}
+STREAM = "pyspark.errors.exceptions.captured"
+CANCELLED = raised_by("py4j.protocol", "[SPARK_JOB_CANCELLED] Job 3 cancelled ", **JAVA)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError("Spark is gone"),
+        EOFError("Spark is gone"),
+        raised_by("py4j.protocol", "Answer from Java side is empty"),
+        CANCELLED,
+        raised_by(STREAM, "[STREAM_FAILED] Job 7 cancelled because SparkContext was shut down"),
+        raised_by(STREAM, "Cannot call methods on a stopped SparkContext."),
+        raised_by(STREAM, "Job aborted", _stackTrace="Caused by: Job 7 cancelled because"),
+        raised_by(STREAM, "Python worker exited unexpectedly (crashed)"),
+        Unspeakable(),
+        caused(JobError("the repair fails: it was cancelled"), CANCELLED),
+    ],
+)
+def test_spark_may_end_first_when_all_are_to_end(error: Exception) -> None:
     """A service manager tells every process of the job at the same time."""
     progress = Progress(StringIO(), clock=Clock())
-    with pytest.raises(RuntimeError, match="gone"):
-        progress.follow(Lost())
+    with pytest.raises(type(error)):
+        progress.follow(Lost(error))
     progress.end_soon()
-    assert progress.follow(Lost()).was_interrupted
+    assert progress.follow(Lost(error)).was_interrupted
+    assert progress.follow(Lost(error)).was_interrupted, "also after it was told"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        JobError("another run writes to the table; stop one"),
+        DataLoss("offsets 1 to 3 are gone"),
+        caused(
+            ClientError("no broker answers", ErrorCode.NETWORK_EXCEPTION), ConnectionResetError()
+        ),
+        OSError("no space left on device"),
+        ZeroDivisionError("a bug"),
+        raised_by("py4j.protocol", "java.lang.OutOfMemoryError: Java heap space", **JAVA),
+        raised_by(STREAM, "[STREAM_FAILED] Traceback:\nValueError: the order was cancelled"),
+        raised_by(
+            STREAM,
+            "Python worker exited unexpectedly\npenstock.spark.errors.JobError: stop one",
+        ),
+    ],
+)
+def test_a_failure_is_told_also_when_the_job_is_to_end(error: Exception) -> None:
+    progress = Progress(StringIO(), clock=Clock())
+    progress.end_soon()
+    with pytest.raises(type(error)):
+        progress.follow(Lost(error))
+
+
+@pytest.mark.parametrize("stopped", [True, None])
+def test_what_fails_when_spark_is_stopped_is_its_end(
+    monkeypatch: pytest.MonkeyPatch, stopped: bool | None
+) -> None:
+    def is_stopped() -> bool:
+        if stopped is None:
+            raise ConnectionRefusedError
+        return stopped
+
+    scala = SimpleNamespace(isStopped=is_stopped)
+    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: scala))
+    pyspark = SimpleNamespace(SparkContext=SimpleNamespace(_active_spark_context=context))
+    monkeypatch.setitem(sys.modules, "pyspark", pyspark)
+    assert is_end(raised_by(STREAM, "RpcEnv already stopped."))
+    assert not is_end(raised_by(STREAM, "Traceback:\npenstock.spark.errors.JobError: stop one"))
+    assert not is_end(JobError("stop one"))
+
+
+def test_rows_of_a_query_that_is_started_again_are_counted_together() -> None:
+    class Failing(Query):
+        def awaitTermination(self, timeout_s: float) -> bool:
+            super().awaitTermination(timeout_s)
+            raise ZeroDivisionError
+
+    progress, meter = Progress(StringIO(), clock=Clock()), Meter()
+    with pytest.raises(ZeroDivisionError):
+        progress.follow(Failing(1), meter)
+    assert meter.rows == 10, "of the batch that ended before the failure, too"
+    again = Query(1)
+    again.recentProgress = [report(0, 10)]  # it tells of the first batch once more
+    assert progress.follow(again, meter) is meter
+    assert meter.rows == 20
 
 
 def test_only_the_main_thread_is_interrupted() -> None:
@@ -187,7 +309,7 @@ class Context:
     def run(self, progress: Progress) -> None:
         progress.end_soon()
         assert self._cancelled.wait(20)
-        raise RuntimeError("cancelled")
+        raise CANCELLED
 
 
 def test_tasks_of_a_job_that_is_to_end_are_cancelled() -> None:
@@ -196,6 +318,32 @@ def test_tasks_of_a_job_that_is_to_end_are_cancelled() -> None:
         session.run(progress)
     with pytest.raises(ZeroDivisionError), progress.tasks(session, "copying"):
         raise ZeroDivisionError
+
+
+class Gone(Context):
+    """Its JVM ends."""
+
+    def cancelAllJobs(self) -> None:
+        super().cancelAllJobs()
+        raise ConnectionRefusedError
+
+    def statusTracker(self) -> "Context":
+        if self._cancelled.is_set():
+            raise ConnectionRefusedError
+        return self
+
+
+def test_tasks_of_a_spark_that_is_gone_end_without_a_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", broken.append)  # it would print a stack
+    progress, session = Progress(StringIO(), clock=Clock()), Gone()
+    with pytest.raises(KeyboardInterrupt), progress.tasks(session, "copying"):
+        session.run(progress)
+    assert broken == []
+    with pytest.raises(KeyboardInterrupt), progress.tasks(session, "copying"):
+        pytest.fail("nothing can be asked")
 
 
 def test_what_takes_long_says_what_it_is_until_something_else_is_shown() -> None:

@@ -38,6 +38,37 @@ def test_a_query_whose_python_was_too_slow_is_started_again_and_each_is_stopped(
     assert all(query.is_stopped for query in queries)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Python worker failed to connect back.",
+        "Timed out while waiting for the Python worker to connect back",
+    ],
+)
+def test_a_query_that_could_not_be_started_is_started_again(said: str) -> None:
+    queries, started = starts(17)
+    failures = iter([RuntimeError(said), RuntimeError(said)])
+
+    def start() -> Query:
+        for failure in failures:
+            raise failure
+        return next(started)
+
+    assert see_through(start, Query.wait) == 17
+    assert queries[0].is_stopped
+
+
+def test_a_query_that_cannot_be_started_is_told_at_once() -> None:
+    failures = iter([KeyError("no such source"), TOO_SLOW])
+
+    def start() -> Query:
+        raise next(failures)
+
+    with pytest.raises(KeyError, match="no such source"):
+        see_through(start, Query.wait)
+    assert list(failures) == [TOO_SLOW]
+
+
 def test_a_machine_that_stays_too_slow_is_told_so() -> None:
     queries, started = starts(*[TOO_SLOW] * 100)
     with pytest.raises(JobError, match="this machine is too busy for that; run the job again"):

@@ -170,12 +170,13 @@ def _send(
 
     homeless = F.lit(False) if options.to is not None else ~F.col("has_origin")
     redriven = F.lit(False) if options.again else F.col("is_sent")
-    passed_over = found.where(homeless & ~F.col("is_part")).count()
-    parts = found.where("is_part").count()
-    chosen = letters.once(found.where(~homeless & ~F.col("is_part")))
-    before = chosen.where(redriven).count()
-    rows = repairs.repaired(chosen.where(~redriven), repair)
-    repairs.check_once(rows)
+    with progress.tasks(session, "looking which letters go back"):
+        passed_over = found.where(homeless & ~F.col("is_part")).count()
+        parts = found.where("is_part").count()
+        chosen = letters.once(found.where(~homeless & ~F.col("is_part")))
+        before = chosen.where(redriven).count()
+        rows = repairs.repaired(chosen.where(~redriven), repair)
+        repairs.check_once(rows)
     with progress.tasks(session, "sending letters back"):
         sent = sending.send_back(
             session,
@@ -184,6 +185,7 @@ def _send(
             ledger=options.ledger,
             to=options.to,
             again=options.again,
+            between=progress.end_if_asked,
         )
     return {
         "sent": sent.to.total(),

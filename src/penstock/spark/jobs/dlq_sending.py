@@ -10,7 +10,7 @@ Steps that tests kill at: see STEPS, in their order.
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -58,9 +58,16 @@ def entry(topic: str, partition: int, offset: int, target: str) -> str:
 
 
 def send_back(
-    session: Any, rows: Any, *, bootstrap: str, ledger: str, to: str | None, again: bool
+    session: Any,
+    rows: Any,
+    *,
+    bootstrap: str,
+    ledger: str,
+    to: str | None,
+    again: bool,
+    between: Callable[[], None],
 ) -> Sent:
-    """`rows`: repaired ones, one for each letter."""
+    """`rows`: repaired ones, one for each letter. `between` is called between transactions, and may raise."""
     from pyspark.sql import functions as F
 
     ensure_ledger(bootstrap, ledger)
@@ -86,11 +93,14 @@ def send_back(
         before = 0 if again else named.join(known, "entry", "left_semi").count()
         reached("dlq:read")
         found = fresh.orderBy(*PLACE).select(*PLACE, "target", "key", "value", "headers")
-        sent = _send(producer, (_outgoing(row) for row in found.toLocalIterator()), ledger)
+        outgoing = (_outgoing(row) for row in found.toLocalIterator())
+        sent = _send(producer, outgoing, ledger, between)
     return Sent(sent, before)
 
 
-def _send(producer: Producer, letters: Iterator[Outgoing], ledger: str) -> Counter[str]:
+def _send(
+    producer: Producer, letters: Iterator[Outgoing], ledger: str, between: Callable[[], None]
+) -> Counter[str]:
     done: Counter[str] = Counter()
     while batch := list(islice(letters, _AT_ONCE)):
         with producer.transaction():
@@ -99,6 +109,7 @@ def _send(producer: Producer, letters: Iterator[Outgoing], ledger: str) -> Count
             reached("dlq:sent")
         reached("dlq:committed")
         done.update(letter.target for letter in batch)
+        between()
     return done
 
 

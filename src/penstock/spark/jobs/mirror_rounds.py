@@ -140,12 +140,12 @@ def follow(
                 if time.monotonic() - worked_s > options.patience / 1000:
                     raise
                 progress.say(f"it goes on when it can: {explain(error)}")
-                time.sleep(pause_s)
+                progress.pause(pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
                 continue
             worked_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
             progress.show(totals.line())
-            time.sleep(max(0.0, begun_s + options.every / 1000 - time.monotonic()))
+            progress.pause(max(0.0, begun_s + options.every / 1000 - time.monotonic()))
     except KeyboardInterrupt:
         if totals.last is None:
             raise

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from penstock.client.raw_transactions import OffsetToCommit
+from penstock.model.ids import TopicPartition
 from penstock.spark.errors import JobError
 from penstock.spark.functions import chosen
 from penstock.spark.job import Job, JobOptions, Kind, Plan, Summary, option
@@ -248,12 +249,16 @@ def _to_topic(session: Any, options: ReplayOptions, ranges: Ranges, progress: Pr
         start, end = what.next_chunk(at, options.batch_records)
         if not end:
             return done
-        progress.show(f"{what.done(at):,} of {what.offsets:,} offsets")
         records = _records(session, options, what.times, Ranges(ranges.cluster_id, start, end))
         result = with_coordinates(records, options.id, keeps=keeps, partitions=target.partitions)
         offsets = {p: OffsetToCommit(o, mark(what, p)) for p, o in {**at, **end}.items()}
-        done.records += transactions.write(result, target, offsets).records
+        with progress.tasks(session, _so_far(what, at)):
+            done.records += transactions.write(result, target, offsets).records
         done.batches += 1
+
+
+def _so_far(what: Decided, at: Mapping[TopicPartition, int]) -> str:
+    return f"{what.done(at):,} of {what.offsets:,} offsets"
 
 
 def _check_same(options: ReplayOptions, wish: str) -> None:
@@ -280,9 +285,9 @@ def _to_table(session: Any, options: ReplayOptions, ranges: Ranges, progress: Pr
             break
         if table.has(number):
             done.before += sum(end[place] - first for place, first in start.items())
-        progress.show(f"{what.done(at):,} of {what.offsets:,} offsets")
         chunk = Ranges(ranges.cluster_id, start, end)
-        table.take(partial(_records, session, options, what.times, chunk), number)
+        with progress.tasks(session, _so_far(what, at)):
+            table.take(partial(_records, session, options, what.times, chunk), number)
         at |= end
     done.records, done.batches = table.rows, table.batches
     return done

@@ -28,6 +28,7 @@ from penstock.spark.transactional import CONFS, Transactions, check_confs
 
 _SHOWN_TOPICS: Final = 40
 _LAST_BATCH_S: Final = 60.0
+_RESTART_MS: Final = "60000"  # a broker that is started again is waited for
 _OTHER_TOPIC: Final = "give another --checkpoint and --name for the new one"
 
 
@@ -274,6 +275,7 @@ class Batches:
         options = {
             "kafka.bootstrap.servers": self._options.bootstrap,
             "kafka.compression.type": self._options.compression,
+            "kafka.max.block.ms": _RESTART_MS,
             "topic": self._options.to,
         }
         counted = result.observe(seen, F.count(F.lit(1)).alias("rows"))
@@ -294,6 +296,8 @@ def run(session: Any, options: TransformOptions, progress: Progress) -> Summary:
     hold_ids(files, options.place, _ids(options), _OTHER_TOPIC)
     batches = Batches(options, query, target, Log(options.place, files))
     meter = _stream(session, options, batches, batches.prepare(ranges), progress)
+    if meter.was_interrupted and not options.follow:
+        raise KeyboardInterrupt  # it was not done
     seconds = time.monotonic() - started_s
     facts = {
         **_facts(options, ranges),
@@ -324,7 +328,7 @@ def _stream(
         if options.follow
         else {"availableNow": True}
     )
-    place = options.place
+    place, meter = options.place, Meter()
 
     def begin() -> Any:
         batches.look()
@@ -339,7 +343,7 @@ def _stream(
         )
 
     try:
-        return see_through(begin, progress.follow)
+        return see_through(begin, lambda query: progress.follow(query, meter))
     finally:
         batches.wait()
 
