@@ -38,6 +38,7 @@ def a_fetch_arrives_after_its_sender_lost_power(sim: Simulation) -> Result:
     sim.world.run_for(3)  # its session ends; all others have is committed
     follower.boot()
     sim.world.run_until(lambda: follower.is_up, 20, "it runs again")
+    sim.world.run_until(lambda: _is_admitted(leader, follower), 20, "its leader knows that it does")
     for link in links:
         link.force()
     sim.world.run_for(2)
@@ -368,3 +369,10 @@ def _held(sim: Simulation, client: str, server: str) -> list[Link]:
     """Connections on which something is held back."""
     links = sim.network.links
     return [it for it in links if it.held and (it.client_host, it.server_host) == (client, server)]
+
+
+def _is_admitted(at: Machine, who: Machine) -> bool:
+    """As the one has heard of the other."""
+    assert at.node is not None
+    known = at.node.cluster.image.brokers.get(who.broker_id)
+    return known is not None and not known.fenced
