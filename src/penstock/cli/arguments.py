@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
-from typing import Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from penstock.cli.values import parse_assignment
 from penstock.model.ids import TopicPartition
@@ -31,6 +31,17 @@ class Parser(argparse.ArgumentParser):
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         options.setdefault("allow_abbrev", False)
         super().__init__(**options)  # type: ignore[arg-type]  # argparse's own keywords, passed on
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """What is not known is told by the command that it was given to, and not by the first one of the line."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            from difflib import get_close_matches
+
+            near = get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         sys.stderr.write(f"{self.prog}: {message}; see: {self.prog} --help\n")

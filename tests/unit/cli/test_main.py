@@ -72,6 +72,20 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     assert captured.err.startswith("penstock")
 
 
+def test_an_option_that_is_not_known_is_told_by_its_command_with_the_nearest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["serve", "--data-dir=x", "y"]) == 2
+    assert capsys.readouterr().err == (
+        "penstock serve: unrecognized arguments: --data-dir=x y (did you mean --data?); "
+        "see: penstock serve --help\n"
+    )
+    assert main(["topic", "create", "t", "--zzz"]) == 2
+    assert capsys.readouterr().err == (
+        "penstock topic create: unrecognized arguments: --zzz; see: penstock topic create --help\n"
+    )
+
+
 @pytest.mark.parametrize(
     "words",
     [
