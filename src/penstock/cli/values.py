@@ -52,7 +52,7 @@ def parse_time_ms(text: str, *, now_ms: int) -> int:
 
 def parse_position(text: str, *, now_ms: int) -> Position:
     """`start`, `end`, a bare integer (an offset), or any time."""
-    if text.lower() in ("start", "earliest"):
+    if text.lower() in ("start", "earliest", "beginning"):
         return Start()
     if text.lower() in ("end", "latest"):
         return End()

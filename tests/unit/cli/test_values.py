@@ -56,6 +56,7 @@ def test_any_text_is_a_position_or_a_value_error(text: str) -> None:
     ("text", "expected"),
     [
         ("start", Start()),
+        ("beginning", Start()),  # as kcat says
         ("end", End()),
         ("42", Offset(42)),
         ("@42", Instant(42)),

@@ -15,6 +15,7 @@ from penstock.spark.functions import chosen
 from penstock.spark.job import Job, JobOptions, Kind, Plan, Summary, option
 from penstock.spark.jobs.lake_files import is_local, normal, open_files
 from penstock.spark.jobs.lake_layout import check_name
+from penstock.spark.jobs.lake_owner import refuse_lake
 from penstock.spark.jobs.record_times import Times, of_times
 from penstock.spark.jobs.replay_range import (
     Decided,
@@ -24,7 +25,7 @@ from penstock.spark.jobs.replay_range import (
     mark,
     parse_piece,
 )
-from penstock.spark.jobs.replay_table import Table, refuse_lake
+from penstock.spark.jobs.replay_table import Table
 from penstock.spark.jobs.transform import find_target
 from penstock.spark.jobs.transform_query import with_texts
 from penstock.spark.outgoing import Target

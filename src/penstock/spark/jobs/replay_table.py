@@ -9,12 +9,11 @@ from penstock.spark.jobs.lake_decode import RawDecoder
 from penstock.spark.jobs.lake_files import open_files
 from penstock.spark.jobs.lake_layout import REPLAY, Layout, default_dead_letters
 from penstock.spark.jobs.lake_manifest import Manifest
-from penstock.spark.jobs.lake_owner import RANGE, refuse_lake, sign_as_replay
+from penstock.spark.jobs.lake_owner import RANGE, sign_as_replay
 from penstock.spark.jobs.record_times import times_of
 from penstock.spark.jobs.replay_range import Decided, Piece, kept
 from penstock.spark.offsets import from_json, to_json
 
-__all__ = ("Table", "refuse_lake")
 _FOLDERS: Final = ("topic", "date")
 
 
