@@ -12,7 +12,7 @@ WHOLE := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -
 # one more than there are cores: unit tests wait now and then
 WORKERS := $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
 
-.PHONY: check fix static unit test slow cluster spark sim chaos demo bench run environment kcat etcd nft clean help
+.PHONY: check fix static unit test slow flaky cluster spark sim chaos demo bench run environment kcat etcd nft clean help
 
 check: fix static               ## format, lint, types, layers, unit tests
 	$(PYTEST) -n $(WORKERS)
@@ -30,13 +30,16 @@ static: $(INSTALLED)            ## what can be said without running anything
 unit: $(INSTALLED)              ## make unit T=storage
 	$(PYTEST) tests/unit/$(T)
 
-test: $(SPARK) kcat etcd nft     ## static checks, then every test but the long ones; pytest has the last word
-	@failed=0; $(MAKE) --no-print-directory static || failed=1; \
-	$(PYTEST) $(WHOLE) -m 'not long' || failed=1; \
+test: $(SPARK) kcat etcd nft     ## static checks, then every test that is not marked long; about 20 minutes
+	@failed=0; begun=$$SECONDS; $(MAKE) --no-print-directory static || failed=1; \
+	STATIC_SECONDS=$$((SECONDS - begun)) $(PYTEST) $(WHOLE) --second-run --lanes -m 'not long' || failed=1; \
 	exit $$failed
 
 slow: $(INSTALLED)              ## long property runs, many simulation seeds, hundreds of kills
 	BANK_S=120 CHAOS_S=60 $(PYTEST) -n auto --dist loadfile -m '(slow or long) and not spark'
+
+flaky: $(INSTALLED)             ## make flaky N=20 T=tests/cluster/test_crash.py::test_…: one test again and again, under load
+	@scripts/flaky $(or $(N),20) '$(T)'
 
 cluster: $(INSTALLED) kcat etcd nft ## real processes: brokers and Kafka clients
 	$(PYTEST) -m cluster tests/cluster tests/conformance

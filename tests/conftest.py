@@ -18,7 +18,7 @@ settings.register_profile(
 )
 settings.load_profile("house")
 
-pytest_plugins = ("tests.support.watch",)
+pytest_plugins = ("tests.support.watch", "tests.support.lanes", "tests.support.second_run")
 
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN

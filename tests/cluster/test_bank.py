@@ -21,7 +21,7 @@ from penstock.client.transactions import UNFINISHED
 from tests.support import bank
 from tests.support.cluster import ClusterOfServers
 from tests.support.command import environment, penstock_command
-from tests.support.server import Server, until
+from tests.support.server import Server, until, until_data
 from tests.support.transactions import COMMITTED, CONFLUENT, LIBRARIES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -244,7 +244,7 @@ def check_journal(house: House, staff: Staff, moves: list[dict[str, Any]]) -> No
         staff.replace_the_gone("auditor")
         return len(read(house, bank.JOURNAL)) >= len(moves)
 
-    until(is_complete, "the journal is complete")
+    until_data(is_complete, "the journal is complete")
     staff.dismiss()
 
     def counted(rows: list[dict[str, Any]]) -> Counter[str]:

@@ -11,7 +11,7 @@ import pytest
 from tests.support.cluster import GROUP as GROUPS
 from tests.support.cluster import TRANSACTION, ClusterOfServers
 from tests.support.recorders import Member
-from tests.support.server import until
+from tests.support.server import until, until_data
 from tests.support.workload import GROUP, TOPIC, TRANSACTIONAL_ID, Workload
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -87,7 +87,7 @@ def test_a_member_reads_on_that_asked_for_its_offsets_where_nobody_coordinates_a
     assert not seen, "it does not know where to begin"
     assert cluster.coordinator_of(GROUP, GROUPS) != sleeper
     cluster.resume(sleeper)
-    until(lambda: note(consumer, seen) == 9, "it reads")
+    until_data(lambda: note(consumer, seen) == 9, "it reads")
     consumer.close()
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.checker import History, Outcome, assert_sound
 from tests.support.cluster import ClusterOfServers
 from tests.support.recorders import Load, Member, Readers, TransactionalLoad, read_logs
-from tests.support.server import until
+from tests.support.server import until, until_data
 from tests.support.workload import group_saw_all
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -92,8 +92,8 @@ def test_a_history_of_everything_over_a_crash_of_one_broker_is_sound(
                 transactions.await_more()
             read_logs(history, where, partitions)
             total = sum(map(len, history.logs.values()))
-            until(lambda: reader.count >= total, "the reader comes to the end")
-            until(partial(group_saw_all, history, {first.name, second.name}), "the group too")
+            until_data(lambda: reader.count >= total, "the reader comes to the end")
+            until_data(partial(group_saw_all, history, {first.name, second.name}), "the group too")
     assert not load.errors
     assert all(send.outcome is Outcome.DONE for send in history.sends if not send.transaction)
     assert_sound(history)

@@ -16,7 +16,7 @@ from tests.support.cluster import TRANSACTION, ClusterOfServers
 from tests.support.copier import COPIES, COPY_GROUP, COPY_ID, Copier
 from tests.support.network import Network
 from tests.support.recorders import TransactionalLoad
-from tests.support.server import until
+from tests.support.server import until_data
 from tests.support.transactions import COMMITTED, CONFLUENT
 from tests.support.workload import TOPIC, TRANSACTIONAL_ID, Workload
 
@@ -82,7 +82,7 @@ class Work:
         self.load.finish()
         history = self.load.history
         wanted = Counter(value for log in history.logs.values() for _, value in log)
-        until(lambda: self.copies().total() >= wanted.total(), "the copier comes to the end")
+        until_data(lambda: self.copies().total() >= wanted.total(), "the copier comes to the end")
         self.copier.end()
         assert self.copies() == wanted, "copied once each"
         ends = Counter(history.transactions.values())

@@ -16,7 +16,7 @@ from penstock.records.builder import build_batch
 from penstock.records.record import Record
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.support.raw_transactions import NEW, OLD, RawTransactional
-from tests.support.server import Server, until
+from tests.support.server import Server, until, until_data
 from tests.support.transactions import COMMITTED, LIBRARIES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -121,7 +121,7 @@ def test_readers_of_committed_records_see_what_was_committed_and_no_more(
     check(server, story, rng)
     until(lambda: server.size_bytes(COMPACTED) < size_of_all(story), "it is compacted")
     check(server, story, rng)
-    until(lambda: len(counts(server)) == 1, "all clients see the same, once cleaning rests")
+    until_data(lambda: len(counts(server)) == 1, "all clients see the same, once cleaning rests")
 
 
 def counts(server: Server) -> set[int]:

@@ -9,7 +9,7 @@ import pytest
 from penstock.model.errors import ErrorCode
 from penstock.model.ids import TopicPartition
 from tests.support.raw_transactions import NEW, OLD, RawTransactional, Refused
-from tests.support.server import Server, until
+from tests.support.server import Server, until_data
 from tests.support.transactions import COMMITTED, CONFLUENT, LIBRARIES, UNCOMMITTED
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -108,7 +108,7 @@ def test_what_was_decided_is_finished_without_its_producer(server: Server, versi
         producer.disconnect()
     server.crash()
     expected = [{name for number, name in enumerate(names) if number % 2 == 0}] * PARTITIONS
-    until(lambda: seen(server) == expected, "all that was decided is finished")
+    until_data(lambda: seen(server) == expected, "all that was decided is finished")
 
 
 @both_versions
@@ -123,7 +123,7 @@ def test_a_transaction_whose_producer_is_gone_is_aborted_in_time(
         other.end(committed=True)
     assert seen(server) == [set()] * PARTITIONS, "held back by the one before"
     server.crash()
-    until(lambda: seen(server) == [{"other"}] * PARTITIONS, "the time goes on through a crash")
+    until_data(lambda: seen(server) == [{"other"}] * PARTITIONS, "the time goes on through a crash")
 
 
 @both_versions

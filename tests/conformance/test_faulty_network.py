@@ -37,6 +37,7 @@ from penstock.wire.messages.produce import (
 )
 from penstock.wire.schema import Message
 from tests.support.clients import CLIENTS, CONFLUENT, PATIENCE_S, Client, Sent
+from tests.support.failures import NotInTime
 from tests.support.proxy import Proxy
 from tests.support.raw_client import RawClient, encode_request
 
@@ -71,10 +72,11 @@ def latest_offset(topic: str) -> ListOffsetsRequest:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for what must come; a test never waits for time to pass."""
+    """Wait until the condition is true; a test never waits for time to pass."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < deadline_s, "it did not come about"
+        if time.monotonic() > deadline_s:
+            raise NotInTime(f"it did not come about within {PATIENCE_S:g} s")
         time.sleep(0.01)
 
 

@@ -17,7 +17,7 @@ from penstock.spark.steps import VARIABLE
 from tests.spark.lakes import Place, places, read
 from tests.spark.topics import Create, Sent, numbered, produce
 from tests.support.command import command, environment
-from tests.support.server import PATIENCE_S, Server, until
+from tests.support.server import PATIENCE_S, Server, until, until_data
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -132,9 +132,9 @@ def test_it_follows_until_it_is_interrupted(broker: Server, topic: Create, tmp_p
     produce(broker, name, numbered(20, partitions=2))
     lake = Command(broker, tmp_path / "table", name, "--follow", "--every", "100ms")
     process = lake.start()
-    until(lambda: len(lake.found()) == 20, "the first records", RUN_S)
+    until_data(lambda: len(lake.found()) == 20, "the first records", RUN_S)
     produce(broker, name, numbered(20, partitions=2))
-    until(lambda: len(lake.found()) == 40, "those that came later", RUN_S)
+    until_data(lambda: len(lake.found()) == 40, "those that came later", RUN_S)
     process.send_signal(signal.SIGINT)
     assert process.wait(RUN_S) == 0
     _check(lake, name, [20, 20])

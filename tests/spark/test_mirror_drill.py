@@ -16,7 +16,7 @@ import pytest
 from tests.spark.mirrors import committed, stored, two_clusters
 from tests.support.command import command, environment
 from tests.support.mirrors import committed_rows
-from tests.support.server import PATIENCE_S, Server, until
+from tests.support.server import PATIENCE_S, Server, until, until_data
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -185,7 +185,7 @@ def _check_reading_goes_on(east: Server, after: list[Acked], seen: list[tuple[in
     third = Reader(east)
     wanted = {one.value for one in after}
     done = {value for _, value in seen}
-    until(lambda: wanted <= done | {value for _, value in third.seen}, "all is read", LONG_S)
+    until_data(lambda: wanted <= done | {value for _, value in third.seen}, "all is read", LONG_S)
     third.stop()
 
 

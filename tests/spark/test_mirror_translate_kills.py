@@ -28,7 +28,7 @@ from tests.spark.translated import (
 )
 from tests.support.command import SOURCE, command, environment
 from tests.support.mirrors import write_transactions
-from tests.support.server import PATIENCE_S, Server, until
+from tests.support.server import PATIENCE_S, Server, until, until_data
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1800)]
 
@@ -160,7 +160,9 @@ def test_a_job_that_follows_ends_when_its_copy_is_promoted(both: Both) -> None:
     east.create_topic("orders", retention_ms=-1)
     produce(east, "orders", numbered(20))
     follow = Job(both, "orders", "--follow", "--every", "50ms").start()
-    until(lambda: "orders" in west.topics() and len(rows_at(west, "orders")) == 20, "it copies")
+    until_data(
+        lambda: "orders" in west.topics() and len(rows_at(west, "orders")) == 20, "it copies"
+    )
     promote = Job(both, "promote", "orders")
     assert promote.run() == 0, promote.said
     produce(east, "orders", numbered(20, start=20))

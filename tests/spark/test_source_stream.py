@@ -20,7 +20,7 @@ from tests.spark.topics import (
     values,
 )
 from tests.support.command import penstock_command
-from tests.support.server import PATIENCE_S, Server, until
+from tests.support.server import PATIENCE_S, Server, until, until_data
 
 pytestmark = pytest.mark.spark
 rd: Any = confluent_kafka.admin  # its stubs hide half of its names
@@ -85,7 +85,7 @@ def test_a_stream_starts_at_the_end_unless_it_is_told_where(
             lambda: "Waiting for data" in query.status["message"], "it has started", PATIENCE_S * 2
         )
         produce(broker, name, numbered(2, start=10))
-        until(lambda: len(seen) == 2, "the new ones have come", PATIENCE_S * 2)
+        until_data(lambda: len(seen) == 2, "the new ones have come", PATIENCE_S * 2)
     finally:
         query.stop()
     assert seen == [10, 11]
@@ -287,10 +287,10 @@ def test_a_restarted_broker_does_not_end_the_query(spark: Any, tmp_path: Path) -
         )
         try:
             produce(own, name, numbered(5))
-            until(lambda: len(seen) == 5, "the first records", PATIENCE_S * 2)
+            until_data(lambda: len(seen) == 5, "the first records", PATIENCE_S * 2)
             own.crash()
             produce(own, name, numbered(5, start=5))
-            until(lambda: len(seen) >= 10, "records after the restart", PATIENCE_S * 2)
+            until_data(lambda: len(seen) >= 10, "records after the restart", PATIENCE_S * 2)
         finally:
             query.stop()
         assert seen == list(range(10))

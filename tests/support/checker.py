@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
+from tests.support.failures import DataError
+
 Partition = tuple[str, int]  # topic and index
 Log = Sequence[tuple[int, bytes]]  # offsets and values, as they are read in order
 
@@ -99,7 +101,7 @@ def assert_sound(history: History, *, idempotent: bool = True) -> None:
     lines = [f"{number} x {kind.name.lower()}: {kind.value}" for kind, number in counts.items()]
     for kind in counts:
         lines += [str(anomaly) for anomaly in found if anomaly.kind is kind][:_SHOWN]
-    raise AssertionError("\n".join([f"in {summary(history)}:", *lines]))
+    raise DataError("\n".join([f"in {summary(history)}:", *lines]))
 
 
 def summary(history: History) -> str:

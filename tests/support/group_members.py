@@ -18,6 +18,8 @@ import aiokafka
 import confluent_kafka
 import kafka
 
+from tests.support.failures import DataError, NotInTime
+
 PATIENCE_S = 60.0  # ten times and more of what anything here needs
 Place = tuple[str, int, int]  # topic, partition, offset
 
@@ -57,17 +59,19 @@ class Record:
             self.owned.pop(member, None)
             self._changed.notify_all()
 
-    def until(self, what: Callable[[], bool], why: str) -> None:
-        """Wait for it; at the end of patience, say what was missing."""
+    def until(
+        self, what: Callable[[], bool], why: str, error: type[AssertionError] = NotInTime
+    ) -> None:
+        """Wait until `what` is true; raise `error` with what is missing at the deadline."""
         with self._changed:
             if not self._changed.wait_for(what, PATIENCE_S):
-                raise AssertionError(f"{why}: not within {PATIENCE_S} s; owned now: {self.owned}")
+                raise error(f"{why}: not within {PATIENCE_S} s; owned now: {self.owned}")
 
     def places(self) -> set[Place]:
         return {place for _, place in self.worked_on}
 
     def until_worked_on(self, places: set[Place]) -> None:
-        self.until(lambda: places <= self.places(), "some messages did not arrive")
+        self.until(lambda: places <= self.places(), "some messages did not arrive", DataError)
 
     def until_shared(self, members: int, partitions: int) -> None:
         """Each partition has one owner, and every member that can have one has one."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import confluent_kafka
 
-from tests.support.server import PATIENCE_S, until
+from tests.support.server import PATIENCE_S, until, until_data
 
 
 class Message(NamedTuple):
@@ -174,7 +174,7 @@ class Reading:
 
     def await_offset(self, offset: int) -> None:
         """Until everything below it was seen."""
-        until(
+        until_data(
             lambda: self.errors or (self.seen and self.seen[-1].offset >= offset - 1),
             f"a reader comes to offset {offset}",
         )

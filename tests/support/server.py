@@ -18,6 +18,7 @@ import confluent_kafka.admin
 
 from penstock.testing.endpoints import Endpoints, parse_ready_line
 from tests.support.command import command, environment
+from tests.support.failures import DataError, NotInTime, StartFailed
 from tests.support.ports import kept_addresses
 
 rd: Any = confluent_kafka.admin  # its stubs hide half of its names
@@ -30,11 +31,24 @@ _DEFAULTS = {
 
 
 def until(condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
-    """Wait for what must come about; a test never waits for time to pass."""
+    """Wait for a state of processes: a leader, an event, a process that notices something."""
+    if not _becomes_true(condition, patience_s):
+        raise NotInTime(f"it did not come about within {patience_s:g} s: {what}")
+
+
+def until_data(condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
+    """Wait for records, rows or offsets that must arrive: if they do not, they are lost."""
+    if not _becomes_true(condition, patience_s):
+        raise DataError(f"it did not come about within {patience_s:g} s: {what}")
+
+
+def _becomes_true(condition: Callable[[], object], patience_s: float) -> bool:
     deadline_s = time.monotonic() + patience_s
     while not condition():
-        assert time.monotonic() < deadline_s, f"it did not come about: {what}"
+        if time.monotonic() > deadline_s:
+            return False
         time.sleep(0.01)
+    return True
 
 
 class Server:
@@ -87,7 +101,7 @@ class Server:
         if found is None:
             status = process.wait()
             self._reap()
-            raise AssertionError(f"it did not start, exit code {status}; its log:\n{self.log}")
+            raise StartFailed(f"it did not start, exit code {status}; its log:\n{self.log}")
         self._endpoints = found
         self.settings["listeners"] = found.bootstrap
         if found.http is not None:

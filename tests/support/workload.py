@@ -11,7 +11,7 @@ from typing import Final, Self
 from tests.support.checker import History, Partition, assert_sound, summary
 from tests.support.cluster import ClusterOfServers
 from tests.support.recorders import Load, Member, Readers, TransactionalLoad, read_logs
-from tests.support.server import PATIENCE_S, until
+from tests.support.server import PATIENCE_S, until, until_data
 
 TOPIC: Final = "t"
 GROUP: Final = "g"
@@ -94,7 +94,9 @@ class Workload:
         """Of one partition: until the reader is there, and so has every replica in sync what comes before.
         It does not look at checksums, as few do."""
         assert len(self.partitions) == 1, "offsets are counts"
-        until(lambda: self.reader.count >= upto_offset, f"the reader comes to offset {upto_offset}")
+        until_data(
+            lambda: self.reader.count >= upto_offset, f"the reader comes to offset {upto_offset}"
+        )
 
     def silence_s(self, since_ns: int) -> float:
         """The longest time since then in which some partition acknowledged nothing; `pytest -rP` shows it."""
@@ -114,12 +116,12 @@ class Workload:
         self.cluster.wait_healthy()
         read_logs(self.history, self.cluster.bootstrap, self.partitions)
         total = sum(map(len, self.history.logs.values()))
-        until(lambda: self.reader.count >= total, "the reader comes to the end")
+        until_data(lambda: self.reader.count >= total, "the reader comes to the end")
         self.reader.end()
         if self.members:
             names = {member.name for member in self.members}
             saw_all = partial(group_saw_all, self.history, names)
-            until(saw_all, "the group comes to the end", 2 * PATIENCE_S)
+            until_data(saw_all, "the group comes to the end", 2 * PATIENCE_S)
         for member in self.members:
             member.end()
         for topic, partition in self.partitions:
