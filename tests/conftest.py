@@ -1,6 +1,7 @@
 """What holds for every test: examples of properties have no deadline, since machines are busy, and are the same in
 every run unless SEED is set (tests/support/seed.py), since a lucky find must not stop somebody else's change."""
 
+import gc
 import os
 import signal
 from random import Random
@@ -24,6 +25,16 @@ if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 ):  # so a shell starts what it runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # what we start must hear it
+
+
+def pytest_collection_finish() -> None:
+    """Exempt modules and collected tests from garbage collection.
+
+    Tests that call `gc.collect()` to find leaks took seconds each in a worker that had collected
+    thousands of tests.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -73,8 +73,11 @@ def test_no_history_breaks_a_law(rng: Random, steps: int) -> None:
     assert committed > 0
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_no_long_history_breaks_a_law(rng: Random) -> None:
-    for _ in range(300):
+@pytest.mark.parametrize(
+    "histories",
+    [pytest.param(10, marks=pytest.mark.slow), pytest.param(300, marks=pytest.mark.long)],
+)
+def test_no_long_history_breaks_a_law(rng: Random, histories: int) -> None:
+    for _ in range(histories):
         live_through(rng, 1000, {**ACTS, **RARE})
