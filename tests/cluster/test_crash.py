@@ -18,7 +18,7 @@ ROUNDS = [pytest.param(6, id="few"), pytest.param(40, id="many", marks=pytest.ma
 class Writer:
     """A producer that sends without pause to one partition, through crash after crash."""
 
-    def __init__(self, bootstrap: str, topic: str, name: bytes, rng: random.Random, **more: object):
+    def __init__(self, bootstrap: str, topic: str, name: bytes, rng: random.Random, **more: Any):
         self.ledger = Ledger()
         self._topic = topic
         self._name = name

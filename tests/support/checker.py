@@ -3,7 +3,7 @@
 Pure, and linear in the history's length. Every value is sent once, so a value is its message's identity.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,6 +15,7 @@ Partition = tuple[str, int]  # topic and index
 Log = Sequence[tuple[int, bytes]]  # offsets and values, as they are read in order
 
 _SHOWN: Final = 3
+_NOTES: Final = 200  # lines of the producers' own logs
 _SHOWN_BYTES: Final = 40
 
 
@@ -60,6 +61,7 @@ class History:
     logs: dict[Partition, Log] = field(default_factory=dict)  # in the end, all that is committed
     replicas: dict[tuple[str, Partition], Log] = field(default_factory=dict)  # copies, by holder
     groups: dict[str, set[str]] = field(default_factory=dict)  # readers that share partitions
+    notes: deque[str] = field(default_factory=lambda: deque(maxlen=_NOTES))  # for a failed check
 
 
 class Kind(Enum):
@@ -101,7 +103,7 @@ def assert_sound(history: History, *, idempotent: bool = True) -> None:
     lines = [f"{number} x {kind.name.lower()}: {kind.value}" for kind, number in counts.items()]
     for kind in counts:
         lines += [str(anomaly) for anomaly in found if anomaly.kind is kind][:_SHOWN]
-    raise DataError("\n".join([f"in {summary(history)}:", *lines]))
+    raise DataError("\n".join([f"in {summary(history)}:", *lines, *history.notes]))
 
 
 def summary(history: History) -> str:

@@ -1,5 +1,6 @@
 """What producers were told and readers saw, to be held against what the broker has in the end."""
 
+import logging
 import threading
 import time
 from collections.abc import Iterable
@@ -16,8 +17,11 @@ class Message(NamedTuple):
     value: bytes | None
 
 
-def producer(bootstrap: str, **more: object) -> Any:
-    """Impatient with the network, patient with its messages. Underscores are dots."""
+def producer(bootstrap: str, logger: logging.Logger | None = None, **more: Any) -> Any:
+    """Impatient with the network, patient with its messages. Underscores are dots.
+
+    `logger` gets librdkafka's log of sequence numbers and epochs while the producer is polled.
+    """
     config = {
         "bootstrap.servers": bootstrap,
         "log_level": 0,
@@ -31,9 +35,11 @@ def producer(bootstrap: str, **more: object) -> Any:
         "topic.metadata.refresh.fast.interval.ms": 50,
         "message.timeout.ms": 240_000,
     }
-    return confluent_kafka.Producer(
-        config | {name.replace("_", "."): value for name, value in more.items()}
-    )
+    config |= {name.replace("_", "."): value for name, value in more.items()}
+    if logger is None:
+        return confluent_kafka.Producer(config)
+    config |= {"debug": "eos", "log_level": 7}  # syslog's debug
+    return confluent_kafka.Producer(config, logger=logger)
 
 
 def consumer(bootstrap: str) -> Any:
@@ -52,7 +58,7 @@ def consumer(bootstrap: str) -> Any:
     )
 
 
-def send(bootstrap: str, topic: str, values: Iterable[bytes | None], **more: object) -> list[int]:
+def send(bootstrap: str, topic: str, values: Iterable[bytes | None], **more: Any) -> list[int]:
     """Produce to partition 0 and wait; the offsets, in order. All must be acknowledged."""
     ledger = Ledger()
     sender = producer(bootstrap, **more)

@@ -1,5 +1,6 @@
 """Clients of librdkafka that write down all that they send, are told and read, for the checker."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -73,6 +74,23 @@ class Worker:
         raise NotImplementedError
 
 
+class _Notes(logging.Handler):
+    """Keep librdkafka's last lines about sequence numbers: a failed check on data shows them."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__()
+        self._history = history
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._history.notes.append(f"{record.created:.3f} {record.getMessage()}")
+
+
+def _notes_of(history: History) -> logging.Logger:
+    logger = logging.Logger("librdkafka")  # not in logging's table: each history has its own
+    logger.addHandler(_Notes(history))
+    return logger
+
+
 class Load(Worker):
     """An idempotent producer that sends to some partitions in turn, at a steady rate."""
 
@@ -103,7 +121,7 @@ class Load(Worker):
             "socket_timeout_ms": _LOST_PATIENCE_MS,
             "topic_metadata_refresh_interval_ms": 1000,
         }
-        self._producer = clients.producer(bootstrap, **options | config)
+        self._producer = clients.producer(bootstrap, _notes_of(history), **options | config)
 
     @property
     def acked(self) -> int:
