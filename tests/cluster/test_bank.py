@@ -26,7 +26,7 @@ from tests.support.transactions import COMMITTED, CONFLUENT, LIBRARIES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-DURATION_S = float(os.environ.get("BANK_S") or 40)
+DURATION_S = float(os.environ.get("BANK_S") or 15)
 STAFF = {
     "old-1": "old-mover",
     "old-2": "old-mover",

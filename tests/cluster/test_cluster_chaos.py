@@ -21,7 +21,7 @@ from tests.support.workload import TOPIC, Workload
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(0)]
 
 SLOWER = {"broker.session.timeout.ms": 4000}  # etcd's elections take their time on a busy machine
-MINUTES = float(os.environ.get("MINUTES", "0.5"))
+MINUTES = float(os.environ.get("MINUTES", "0.25"))
 
 
 def tell(line: str) -> None:

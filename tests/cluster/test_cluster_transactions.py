@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 PARTITIONS = 3
 ROUNDS = 3
-DURATION_S = float(os.environ.get("CHAOS_S") or 30)
+DURATION_S = float(os.environ.get("CHAOS_S") or 12)
 
 Victim = Callable[[ClusterOfServers, Random], int]
 Trouble = Callable[[ClusterOfServers, int, float], None]

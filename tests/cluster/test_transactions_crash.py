@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 PARTITIONS = 3
 TOO_LONG_MS = 10_000  # enough to look at what it holds back, also on a busy machine
-ROUNDS = [pytest.param(50, id="few"), pytest.param(250, id="many", marks=pytest.mark.long)]
+ROUNDS = [pytest.param(12, id="few"), pytest.param(250, id="many", marks=pytest.mark.long)]
 both_versions = pytest.mark.parametrize("version", [OLD, NEW], ids=["old", "new"])
 SETTINGS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 50,
