@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Final
 
 from penstock.http import exposition
-from penstock.http.requests import HEAD_LIMIT_BYTES, BadRequest, Request, Response, parse_head, text
+from penstock.http.requests import HEAD_LIMIT_BYTES, BadRequest, Exchange, Request, Response, text
 from penstock.telemetry.registry import AnyFamily, Registry
 
 CONNECTIONS_LIMIT: Final = 64
@@ -78,37 +78,36 @@ class HttpServer:
             ended.set()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with_body = True
+        exchange = Exchange()
         try:
-            request = await self._read_request(reader)
+            request = await self._read_request(exchange, reader)
             if request is None:
                 return
-            with_body = request.method != "HEAD"
             response = await self._respond(request)
         except BadRequest as bad:
             response = text(bad.status, str(bad))
-        writer.write(response.encode(with_body=with_body))
+        writer.write(exchange.respond(response))
         await writer.drain()
         writer.write_eof()
         await _discard(reader)
 
-    async def _read_request(self, reader: asyncio.StreamReader) -> Request | None:
-        """The request, or None where the client left without a word."""
+    async def _read_request(
+        self, exchange: Exchange, reader: asyncio.StreamReader
+    ) -> Request | None:
+        """Return the request, or None where the client closed without one."""
         if len(self._connections) > CONNECTIONS_LIMIT:
             raise BadRequest("too many connections at once", HTTPStatus.SERVICE_UNAVAILABLE)
         try:
             async with asyncio.timeout(self._timeout_s):
-                return parse_head(await reader.readuntil(b"\r\n\r\n"))
-        except asyncio.IncompleteReadError as cut:
-            if not cut.partial:
-                return None
-            raise BadRequest("the request ended before its empty line") from None
-        except asyncio.LimitOverrunError:
-            reason = f"the request head is over {HEAD_LIMIT_BYTES} bytes"
-            raise BadRequest(reason, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE) from None
+                while data := await reader.read(HEAD_LIMIT_BYTES):
+                    request = exchange.receive(data)
+                    if request is not None:
+                        return request
         except TimeoutError:
             reason = f"no whole request came in {self._timeout_s} s"
             raise BadRequest(reason, HTTPStatus.REQUEST_TIMEOUT) from None
+        exchange.receive_end()
+        return None
 
     async def _respond(self, request: Request) -> Response:
         route = self._routes.get(request.path)

@@ -4,9 +4,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from penstock.http.server import CONNECTIONS_LIMIT, LINES_PER_TURN, HttpServer
 from penstock.telemetry.registry import Registry
+from tests.unit.http.hostile import HOSTILE, REQUESTS
 
 GET_METRICS = b"GET /metrics HTTP/1.1\r\nHost: b\r\n\r\n"
 
@@ -190,6 +193,62 @@ def test_more_connections_than_the_limit_are_sent_away_and_later_ones_served() -
     crowded, free = asyncio.run(scenario())
     assert crowded.startswith(b"HTTP/1.1 503")
     assert free.startswith(b"HTTP/1.1 200")
+
+
+async def connect(
+    server: HttpServer, request: bytes = b""
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(request)
+    return reader, writer
+
+
+@settings(max_examples=20)
+@given(st.lists(REQUESTS, min_size=1, max_size=5))
+def test_any_bytes_lead_to_a_response_or_a_close_and_to_no_unhandled_error(
+    requests: list[bytes],
+) -> None:
+    unhandled: list[dict[str, object]] = []
+
+    async def scenario() -> list[bytes]:
+        asyncio.get_running_loop().set_exception_handler(lambda _, error: unhandled.append(error))
+        async with serving() as server:
+            return [await ask(server, request, half_close=True) for request in requests]
+
+    for answer in asyncio.run(scenario()):
+        assert not answer or answer.startswith(b"HTTP/1.1 ")
+    assert not unhandled
+
+
+@pytest.mark.parametrize("request_bytes", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_requests_are_answered(request_bytes: bytes) -> None:
+    assert answer_to(request_bytes, half_close=True)[0] in (200, 400, 404, 405, 431, 501)
+
+
+def test_bytes_that_come_one_by_one_are_answered() -> None:
+    async def scenario() -> bytes:
+        async with serving() as server:
+            reader, writer = await connect(server)
+            for byte in GET_METRICS:
+                writer.write(bytes([byte]))
+                await asyncio.sleep(0)
+            answer = await reader.read()
+            writer.close()
+            return answer
+
+    assert asyncio.run(scenario()).startswith(b"HTTP/1.1 200 ")
+
+
+def test_of_requests_sent_together_the_first_is_answered() -> None:
+    status, headers, body = answer_to(
+        b"GET /livez HTTP/1.1\r\nHost: b\r\n\r\n" + b"GET /nothing HTTP/1.1\r\nHost: b\r\n\r\n" * 9
+    )
+    assert (status, headers["Connection"], body) == (200, "close", b"ok\n")
+
+
+def test_a_chunked_body_is_not_read() -> None:
+    request = b"POST /livez HTTP/1.1\r\nHost: b\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert answer_to(request + b"FFFFFFFF\r\n" + bytes(50_000))[0] == 405
 
 
 def test_closing_ends_the_exchanges_that_wait() -> None:
