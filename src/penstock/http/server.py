@@ -1,8 +1,14 @@
-"""One request, one answer, close. What a client sends, and how long it may take, are bounded; nothing it does is fatal."""
+"""The HTTP server of the broker: one request, one response, close.
+
+The number of connections, the bytes of each and its time are bounded. When every place is taken, a new
+connection takes the place of the oldest one that only waits for its client, so that idle or slow clients
+cannot keep a scraper out. No request is fatal.
+"""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import IntEnum
 from http import HTTPStatus
 from itertools import islice
 from typing import Final
@@ -19,10 +25,47 @@ LINES_PER_TURN: Final = 400  # about a millisecond; then others have their turn
 logger: Final = logging.getLogger(__name__)
 
 
+class _Stage(IntEnum):
+    """How far a connection is. A new connection takes the place of the lowest stage first."""
+
+    LINGERING = 0  # the response was sent; the client has not closed yet
+    READING = 1  # the request is not complete
+    WRITING = 2  # the client has not taken the whole response
+    RESPONDING = 3  # the server is at work: never closed for a new connection
+
+
+class _Connection:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.set_write_buffer_limits(high=0)  # drain() returns when all is sent
+        self.reader: Final = reader
+        self.writer: Final = writer
+        self.exchange: Final = Exchange()
+        self.stage = _Stage.READING
+        self.ended: Final = asyncio.Event()
+
+    @property
+    def is_open(self) -> bool:
+        return not self.writer.is_closing()
+
+    @property
+    def takes_a_place(self) -> bool:
+        """A response that is being rendered costs work also if its client has gone."""
+        return self.is_open or self.stage is _Stage.RESPONDING
+
+    def close_for_another(self) -> None:
+        """Close at once. A client that waits for its response gets a 503."""
+        if self.stage is _Stage.READING:
+            busy = text(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections at once")
+            self.writer.write(self.exchange.respond(busy))
+            self.writer.close()
+        else:
+            self.writer.transport.abort()
+
+
 class HttpServer:
     """Serves /metrics, /livez and /readyz.
 
-    `readiness` says why the broker cannot take requests yet; an empty answer means that it can.
+    `readiness` returns the reasons why the broker cannot take requests yet: none when it can.
     """
 
     def __init__(
@@ -36,7 +79,7 @@ class HttpServer:
         self._readiness: Final = readiness
         self._timeout_s: Final = timeout_s
         self._server: asyncio.Server | None = None
-        self._connections: dict[asyncio.StreamWriter, asyncio.Event] = {}
+        self._connections: dict[_Connection, None] = {}  # in the order they came
         self._routes: Final[Mapping[str, Callable[[], Awaitable[Response]]]] = {
             "/metrics": self._metrics,
             "/livez": self._livez,
@@ -54,52 +97,71 @@ class HttpServer:
         return port
 
     async def close(self) -> None:
-        """Stops listening, and ends the exchanges that are under way."""
+        """Stop listening and end the exchanges under way."""
         if self._server is None:
             return
         self._server.close()
-        ending = dict(self._connections)
-        for writer in ending:
-            writer.transport.abort()
-        for ended in ending.values():
-            await ended.wait()
+        ending = list(self._connections)
+        for connection in ending:
+            connection.writer.transport.abort()
+        for connection in ending:
+            await connection.ended.wait()
         await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        ended = self._connections[writer] = asyncio.Event()
+        connection = _Connection(reader, writer)
+        if not self._make_room():
+            connection.close_for_another()
+            return
+        self._connections[connection] = None
         try:
             async with asyncio.timeout(2 * self._timeout_s):
-                await self._exchange(reader, writer)
+                await self._exchange(connection)
         except (TimeoutError, OSError):
-            writer.transport.abort()  # the client went away, or does not take its answer
+            writer.transport.abort()  # the client went away, or does not take its response
         finally:
             writer.close()
-            del self._connections[writer]
-            ended.set()
+            del self._connections[connection]
+            connection.ended.set()
 
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        exchange = Exchange()
+    def _make_room(self) -> bool:
+        """Return whether one more connection may be served, if need be in the place of another."""
+        others = [connection for connection in self._connections if connection.takes_a_place]
+        if len(others) < CONNECTIONS_LIMIT:
+            return True
+        oldest = min(others, key=lambda connection: connection.stage)  # the first of its stage
+        if oldest.stage is _Stage.RESPONDING:
+            return False
+        oldest.close_for_another()
+        return True
+
+    async def _exchange(self, connection: _Connection) -> None:
+        exchange, writer = connection.exchange, connection.writer
         try:
-            request = await self._read_request(exchange, reader)
-            if request is None:
+            request = await self._read_request(connection)
+            if request is None or not connection.is_open:
                 return
+            connection.stage = _Stage.RESPONDING
             response = await self._respond(request)
         except BadRequest as bad:
             response = text(bad.status, str(bad))
+        if not connection.is_open:  # closed for another one, or by close()
+            return
+        connection.stage = _Stage.WRITING
         writer.write(exchange.respond(response))
         await writer.drain()
+        if not connection.is_open:
+            return
+        connection.stage = _Stage.LINGERING
         writer.write_eof()
-        await _discard(reader)
+        await _discard(connection.reader)
 
-    async def _read_request(
-        self, exchange: Exchange, reader: asyncio.StreamReader
-    ) -> Request | None:
+    async def _read_request(self, connection: _Connection) -> Request | None:
         """Return the request, or None where the client closed without one."""
-        if len(self._connections) > CONNECTIONS_LIMIT:
-            raise BadRequest("too many connections at once", HTTPStatus.SERVICE_UNAVAILABLE)
+        exchange = connection.exchange
         try:
             async with asyncio.timeout(self._timeout_s):
-                while data := await reader.read(HEAD_LIMIT_BYTES):
+                while data := await connection.reader.read(HEAD_LIMIT_BYTES):
                     request = exchange.receive(data)
                     if request is not None:
                         return request
@@ -139,7 +201,7 @@ class HttpServer:
 
 
 async def _render(family: AnyFamily) -> list[str]:
-    """A family's text, or nothing where reading it failed: the other metrics are then needed most."""
+    """Return the family's text, or nothing if it cannot be read: the other metrics are still needed."""
     lines = exposition.lines(family)
     pieces: list[str] = []
     try:
@@ -153,7 +215,8 @@ async def _render(family: AnyFamily) -> list[str]:
 
 
 async def _discard(reader: asyncio.StreamReader) -> None:
-    """Reads what the client still sends: closing on unread bytes would reset the answer out of its hands."""
+    """Read what the client still sends: closing with unread bytes resets the connection, and the
+    client would lose the response."""
     left_bytes = DISCARDED_LIMIT_BYTES
     while left_bytes > 0 and (data := await reader.read(left_bytes)):
         left_bytes -= len(data)

@@ -1,13 +1,24 @@
 import asyncio
+import gc
 import logging
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 
 import pytest
+import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.http.server import CONNECTIONS_LIMIT, LINES_PER_TURN, HttpServer
+from penstock.http.requests import Response, text
+from penstock.http.server import (
+    CONNECTIONS_LIMIT,
+    DISCARDED_LIMIT_BYTES,
+    LINES_PER_TURN,
+    HttpServer,
+    _Stage,
+)
 from penstock.telemetry.registry import Registry
 from tests.unit.http.hostile import HOSTILE, REQUESTS
 
@@ -175,32 +186,197 @@ def test_a_failing_readiness_is_a_logged_500(caplog: pytest.LogCaptureFixture) -
     assert caplog.records[0].levelno == logging.ERROR
 
 
-def test_more_connections_than_the_limit_are_sent_away_and_later_ones_served() -> None:
-    async def scenario() -> tuple[bytes, bytes]:
-        async with serving() as server:
-            idle = [
-                await asyncio.open_connection("127.0.0.1", server.port)
-                for _ in range(CONNECTIONS_LIMIT)
-            ]
-            crowded = await ask(server, GET_METRICS)
-            for _, writer in idle:
-                writer.close()
-                await writer.wait_closed()
-            while (free := await ask(server, GET_METRICS)).startswith(b"HTTP/1.1 503"):
-                pass
-            return crowded, free
-
-    crowded, free = asyncio.run(scenario())
-    assert crowded.startswith(b"HTTP/1.1 503")
-    assert free.startswith(b"HTTP/1.1 200")
-
-
 async def connect(
     server: HttpServer, request: bytes = b""
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(request)
     return reader, writer
+
+
+async def until(is_true: Callable[[], bool]) -> None:
+    while not is_true():  # noqa: ASYNC110  # every turn of the loop brings it closer
+        await asyncio.sleep(0)
+
+
+async def received(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.read()
+    except ConnectionResetError:
+        return b""
+
+
+def test_idle_connections_do_not_keep_a_scraper_out() -> None:
+    """The oldest idle connection gets a 503 and is closed."""
+
+    async def scenario() -> tuple[bytes, bytes]:
+        async with serving() as server:
+            idle = [await connect(server) for _ in range(CONNECTIONS_LIMIT)]
+            await until(lambda: len(server._connections) == CONNECTIONS_LIMIT)
+            scraped = await ask(server, GET_METRICS)
+            closed = await received(idle[0][0])
+            assert not any(reader.at_eof() for reader, _ in idle[1:])
+            for _, writer in idle:
+                writer.close()
+            return scraped, closed
+
+    scraped, closed = asyncio.run(scenario())
+    assert scraped.startswith(b"HTTP/1.1 200 ")
+    assert closed.startswith(b"HTTP/1.1 503 ")
+
+
+@pytest.mark.parametrize("request_bytes", [b"", b"GET / HTTP/1.1\r\n", GET_METRICS])
+def test_there_are_never_more_connections_than_the_limit(request_bytes: bytes) -> None:
+    """Whether the clients send nothing, half a request, or a request and then do not close."""
+
+    async def scenario() -> tuple[int, int]:
+        async with serving() as server:
+            most, extra = 0, 20
+            clients = []
+            for _ in range(CONNECTIONS_LIMIT + extra):
+                clients.append(await connect(server, request_bytes))
+                await asyncio.sleep(0)
+                most = max(most, sum(it.takes_a_place for it in server._connections))
+            closed = [await received(reader) for reader, _ in clients[:extra]]
+            for _, writer in clients:
+                writer.close()
+            return most, len(closed)
+
+    assert asyncio.run(scenario()) == (CONNECTIONS_LIMIT, 20)
+
+
+def test_a_connection_whose_response_was_sent_is_closed_before_one_that_waits() -> None:
+    async def scenario() -> tuple[bytes, bool]:
+        async with serving() as server:
+            idle = [await connect(server) for _ in range(CONNECTIONS_LIMIT - 1)]
+            await until(lambda: len(server._connections) == CONNECTIONS_LIMIT - 1)
+            lingering, writer = await connect(server, GET_METRICS)
+            await lingering.readuntil(b"\r\n\r\n")
+            scraped = await ask(server, GET_METRICS)
+            await until(lambda: len(server._connections) == CONNECTIONS_LIMIT - 1)
+            for _, other in [*idle, (lingering, writer)]:
+                other.close()
+            return scraped, any(reader.at_eof() for reader, _ in idle)
+
+    scraped, is_idle_closed = asyncio.run(scenario())
+    assert (scraped[:12], is_idle_closed) == (b"HTTP/1.1 200", False)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_clients_that_do_not_read_their_response_do_not_keep_a_scraper_out(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = 2
+    monkeypatch.setattr("penstock.http.server.CONNECTIONS_LIMIT", limit)
+    unhandled: list[dict[str, object]] = []
+
+    async def scenario() -> bytes:
+        asyncio.get_running_loop().set_exception_handler(lambda _, error: unhandled.append(error))
+        async with serving(registry_of(20_000_000)) as server:
+            slow = [await connect(server, GET_METRICS) for _ in range(limit)]
+            await until(lambda: len(server._connections) == limit)
+            await until(lambda: {it.stage for it in server._connections} == {_Stage.WRITING})
+            answer = await ask(server, b"GET /livez HTTP/1.1\r\nHost: b\r\n\r\n")
+            for _, writer in slow:
+                writer.transport.abort()
+            return answer
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        assert runner.run(scenario()).startswith(b"HTTP/1.1 200 ")
+    gc.collect()
+    assert not unhandled
+
+
+def test_a_new_connection_is_closed_at_once_while_every_place_is_at_work() -> None:
+    async def scenario() -> tuple[list[bytes], bytes]:
+        async with serving() as server:
+            finish = asyncio.Event()
+
+            async def slow() -> Response:
+                await finish.wait()
+                return text(HTTPStatus.OK, "done")
+
+            server._routes = {"/metrics": slow}  # type: ignore[misc]
+            at_work = [await connect(server, GET_METRICS) for _ in range(CONNECTIONS_LIMIT)]
+            await until(
+                lambda: (
+                    sum(it.stage is _Stage.RESPONDING for it in server._connections)
+                    == CONNECTIONS_LIMIT
+                )
+            )
+            at_work[0][1].close()  # its work goes on: the place is not free yet
+            refused_reader, refused_writer = await connect(server)
+            refused = await received(refused_reader)
+            finish.set()
+            served = [await received(reader) for reader, _ in at_work[1:]]
+            for writer in [refused_writer, *(writer for _, writer in at_work)]:
+                writer.close()
+            return served, refused
+
+    served, refused = asyncio.run(scenario())
+    assert all(answer.endswith(b"done\n") for answer in served)
+    assert refused.startswith(b"HTTP/1.1 503 ")
+
+
+def test_a_client_that_does_not_read_its_response_is_closed_at_the_deadline() -> None:
+    async def scenario() -> bool:
+        loop = asyncio.get_running_loop()
+        now_s, timeout_s = loop.time, 1000.0
+        async with serving(registry_of(20_000_000), timeout_s=timeout_s) as server:
+            _, writer = await connect(server, GET_METRICS)
+            await until(lambda: any(it.stage is _Stage.WRITING for it in server._connections))
+            (connection,) = server._connections
+            loop.time = lambda: now_s() + 3 * timeout_s  # type: ignore[method-assign]  # the jump
+            await until(lambda: not server._connections)
+            writer.transport.abort()
+            return connection.is_open
+
+    assert not asyncio.run(scenario())
+
+
+def test_no_part_of_a_response_is_left_to_send_when_a_connection_ends() -> None:
+    """Else the connection would stay for as long as its client likes, and nothing would count it.
+
+    The second response is a little larger than what the sockets hold.
+    """
+
+    async def unsent_bytes(response_bytes: int) -> tuple[int, int]:
+        """Return what the client, which reads nothing, leaves in the buffer: at first, at the end."""
+        loop = asyncio.get_running_loop()
+        now_s, timeout_s = loop.time, 1000.0
+        async with serving(registry_of(response_bytes), timeout_s=timeout_s) as server:
+            client = socket.socket()
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            await loop.sock_connect(client, ("127.0.0.1", server.port))
+            await loop.sock_sendall(client, GET_METRICS)
+            await until(lambda: bool(server._connections))
+            (connection,) = server._connections
+            written = (_Stage.WRITING, _Stage.LINGERING)
+            await until(lambda: connection.stage in written)
+            first_bytes = connection.writer.transport.get_write_buffer_size()
+            sending = loop.create_task(loop.sock_sendall(client, bytes(2 * DISCARDED_LIMIT_BYTES)))
+            for _ in range(1000):
+                await asyncio.sleep(0)
+            loop.time = lambda: now_s() + 3 * timeout_s  # type: ignore[method-assign]  # the jump
+            await until(lambda: not server._connections)
+            loop.time = now_s  # type: ignore[method-assign]
+            sending.cancel()
+            client.close()
+            return first_bytes, connection.writer.transport.get_write_buffer_size()
+
+    large_bytes = 20_000_000
+    kept_bytes, _ = asyncio.run(unsent_bytes(large_bytes))
+    held_bytes = large_bytes - kept_bytes
+    assert asyncio.run(unsent_bytes(held_bytes + 32 * 1024))[1] == 0
+
+
+def registry_of(size_bytes: int) -> Registry:
+    """One whose text has at least this size, and 10 KB more at most."""
+    registry = Registry()
+    value, count = "x" * 10_000, size_bytes // 10_010 + 1
+    registry.gauges_from("s", "", ["n"], lambda: (((f"{value}{n}",), n) for n in range(count)))
+    return registry
 
 
 @settings(max_examples=20)
