@@ -5,6 +5,7 @@ name has 65 possible characters, so a pattern becomes an automaton over them, ma
 other names, such as transactional ids, whoever asks says which characters they have.
 """
 
+from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
 from penstock.model.errors import BrokerError, ErrorCode
@@ -12,10 +13,12 @@ from penstock.model.errors import BrokerError, ErrorCode
 LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 DIGITS: Final = frozenset("0123456789")
 ALPHABET: Final = LETTERS | DIGITS | frozenset("._-")  # of topic names
+MAX_LENGTH: Final = 8192
 MAX_REPEAT: Final = 1000  # as in RE2
 MAX_STEPS: Final = 1000  # of a pattern with its repeats written out: a character may try them all
 _MAX_WAYS: Final = 5000  # of the automaton that are remembered: less than 4 MB
 _MAX_NESTING: Final = 100
+_MAX_SET_WORK: Final = 300_000  # characters looked at to make the sets of one pattern
 _WORD: Final = LETTERS | DIGITS | {"_"}
 _SPACE: Final = frozenset(" \t\n\f\r")
 _CLASSES: Final = {"d": DIGITS, "w": _WORD, "s": _SPACE}  # a capital letter: all but these
@@ -63,6 +66,10 @@ class Repeat(NamedTuple):
 
 Node = Chars | Edge | Sequence | Choice | Repeat
 
+# Matches the empty name only. The parser leaves it out wherever it can, so that every node of a tree
+# compiles to at least one step, and the limit on steps bounds the time: ((){1000}){1000} is nothing.
+_NOTHING: Final = Sequence(())
+
 
 class _Parser:
     def __init__(self, text: str, alphabet: frozenset[str]) -> None:
@@ -71,6 +78,7 @@ class _Parser:
         self.position = 0
         self.ignore_case = False
         self.nesting = 0
+        self.set_work = 0
 
     def parse(self) -> Node:
         node = self._choice()
@@ -99,43 +107,59 @@ class _Parser:
 
     def _choice(self) -> Node:
         parts = [self._sequence()]
+        has_nothing = parts[0] is _NOTHING
         while self._skip("|"):
-            parts.append(self._sequence())
+            part = self._sequence()
+            if part is not _NOTHING or not has_nothing:
+                parts.append(part)
+            has_nothing = has_nothing or part is _NOTHING
         return parts[0] if len(parts) == 1 else Choice(tuple(parts))
 
     def _sequence(self) -> Node:
         parts: list[Node] = []
         while self._peek() not in ("", "|", ")"):
-            parts.append(self._repeated(self._atom()))
+            part = self._repeated(self._atom())
+            if part is not _NOTHING:
+                parts.append(part)
+        if not parts:
+            return _NOTHING
         return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
 
     def _repeated(self, node: Node) -> Node:
-        while True:
-            match self._peek():
-                case "*":
-                    least, most = 0, None
-                case "+":
-                    least, most = 1, None
-                case "?":
-                    least, most = 0, 1
-                case "{" if (counts := self._counts()) is not None:
-                    least, most = counts
-                case _:
-                    return node
-            if self._take() and self._skip("+"):
-                raise self._wrong("a possessive repeat, which RE2 does not know,")
-            self._skip("?")  # lazy or greedy: a whole match is the same
-            node = Repeat(node, least, most)
+        counts = self._repeat_counts()
+        if counts is None:
+            return node
+        self._skip("?")  # lazy or greedy: a whole match is the same
+        if self._repeat_counts() is not None:
+            raise self._wrong("a repeat of a repeat, which RE2 does not know,")
+        return _NOTHING if node is _NOTHING or counts[1] == 0 else Repeat(node, *counts)
+
+    def _repeat_counts(self) -> tuple[int, int | None] | None:
+        """Take a repeat and return how often it repeats; None if the next character is something else."""
+        match self._peek():
+            case "*":
+                counts: tuple[int, int | None] | None = (0, None)
+            case "+":
+                counts = (1, None)
+            case "?":
+                counts = (0, 1)
+            case "{":
+                counts = self._counts()
+            case _:
+                return None
+        if counts is not None:
+            self._take()
+        return counts
 
     def _counts(self) -> tuple[int, int | None] | None:
         """{2}, {2,} or {2,5}, up to its closing brace; anything else is a literal brace."""
         end = self.text.find("}", self.position)
         least, comma, most = self.text[self.position + 1 : max(end, 0)].partition(",")
-        if end < 0 or not least.isdecimal() or not (most.isdecimal() or not most):
+        if end < 0 or not _is_number(least) or not (_is_number(most) or not most):
             return None
         self.position = end
-        low = int(least)
-        high = low if not comma else int(most) if most else None
+        low = _count(least)
+        high = low if not comma else _count(most) if most else None
         if max(low, high or 0) > MAX_REPEAT or (high is not None and high < low):
             raise self._wrong(f"a repeat count outside 0 to {MAX_REPEAT}")
         return low, high
@@ -160,6 +184,15 @@ class _Parser:
             case char:
                 return self._literal(char)
 
+    def _all_but(self, chars: AbstractSet[str]) -> frozenset[str]:
+        self._look_through_alphabet()
+        return self.alphabet - chars
+
+    def _look_through_alphabet(self) -> None:
+        self.set_work += len(self.alphabet)
+        if self.set_work > _MAX_SET_WORK:
+            raise self._wrong(f"too many sets of {len(self.alphabet)} characters")
+
     def _literal(self, char: str) -> Chars:
         chars = {char, char.swapcase()} if self.ignore_case else {char}
         return Chars(self.alphabet & chars)
@@ -175,7 +208,7 @@ class _Parser:
             stop = len(self.text) if end < 0 else end
             quoted = self.text[self.position : stop]
             self.position = stop if end < 0 else stop + 2
-            return Sequence(tuple(self._literal(c) for c in quoted))
+            return Sequence(tuple(self._literal(c) for c in quoted)) if quoted else _NOTHING
         chars = self._escaped_set(char)
         return Chars(chars) if chars is not None else self._literal(char)
 
@@ -183,7 +216,7 @@ class _Parser:
         """What \\d and the like stand for; None: the character itself."""
         if char.lower() in _CLASSES:
             found = _CLASSES[char.lower()]
-            return self.alphabet & found if char.islower() else self.alphabet - found
+            return self.alphabet & found if char.islower() else self._all_but(found)
         if char.isalnum():
             raise self._wrong(f"\\{char}, which is not supported,")
         return None
@@ -195,7 +228,7 @@ class _Parser:
         outer_case = self.ignore_case
         if self._skip("?") and self._group_kind():
             self.nesting -= 1
-            return Sequence(())
+            return _NOTHING
         node = self._choice()
         if not self._skip(")"):
             raise self._wrong("a group without )")
@@ -238,7 +271,7 @@ class _Parser:
         self._take()
         if self.ignore_case:
             chars |= {c.swapcase() for c in chars}
-        return self.alphabet - chars if negated else self.alphabet & chars
+        return self._all_but(chars) if negated else self.alphabet & chars
 
     def _class_item(self) -> frozenset[str]:
         if self._skip("[:"):
@@ -248,7 +281,7 @@ class _Parser:
             if found is None:
                 raise self._wrong(f"an unknown class [:{named}:]")
             self.position = end + 2
-            return self.alphabet - found if named.startswith("^") else found
+            return self._all_but(found) if named.startswith("^") else found
         low = self._take()
         if low == "\\":
             low = self._take()
@@ -263,7 +296,18 @@ class _Parser:
             high = self._take()
         if high < low:
             raise self._wrong(f"a range {low}-{high} that is the wrong way round")
+        self._look_through_alphabet()
         return frozenset(c for c in self.alphabet if low <= c <= high)
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and text.isascii()
+
+
+def _count(digits: str) -> int:
+    """The number, or one above the limit: a number of thousands of digits is no int to Python."""
+    significant = digits.lstrip("0") or "0"
+    return int(significant) if len(significant) <= len(str(MAX_REPEAT)) else MAX_REPEAT + 1
 
 
 # What a pattern does: steps, and an automaton over sets of them -----------------------------------
@@ -363,6 +407,10 @@ class Pattern:
 
     def __init__(self, text: str, alphabet: frozenset[str] = ALPHABET) -> None:
         """Of `alphabet` are the names that it will be asked about."""
+        if len(text) > MAX_LENGTH:
+            raise InvalidPattern(
+                f"the pattern has {len(text)} characters; at most {MAX_LENGTH} are allowed"
+            )
         self.text = text
         compiler = _Compiler(text)
         end = compiler.add(None, None, ())

@@ -2,18 +2,20 @@
 
 import re
 import sys
+from contextlib import suppress
 from random import Random
+from time import thread_time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.groups import patterns as patterns_module
-from penstock.groups.patterns import MAX_STEPS, InvalidPattern, Pattern
+from penstock.groups.patterns import ALPHABET, MAX_LENGTH, MAX_STEPS, InvalidPattern, Pattern
 from penstock.model.errors import ErrorCode
 
 LETTERS = "abAB01._-"
-names = st.text(LETTERS, max_size=8)
+names = st.text(LETTERS, min_size=1, max_size=8)  # no topic and no transactional id is empty
 atoms = st.sampled_from(
     [
         "a",
@@ -32,6 +34,8 @@ atoms = st.sampled_from(
         r"\W",
         "^",
         "$",
+        "()",
+        "(|a)",
     ]
 )
 patterns = st.recursive(
@@ -42,7 +46,7 @@ patterns = st.recursive(
         st.builds(
             lambda part, repeat: f"(?:{part}){repeat}",
             inner,
-            st.sampled_from(["*", "+", "?", "{2}", "{1,3}", "{0,}", "*?", "+?"]),
+            st.sampled_from(["*", "+", "?", "{0}", "{2}", "{1,3}", "{0,}", "*?", "+?"]),
         ),
     ),
     max_leaves=8,
@@ -71,6 +75,12 @@ def test_it_says_the_same_when_asked_again(pattern: str, name: str) -> None:
         ("(?P<name>a)(?<other>b)", "ab"),
         (r"\Aa\z", "a"),
         ("[]a-]+", "a-a"),
+        ("a{0003}", "aaa"),
+        ("((){1000}){1000}", ""),
+        ("(|)", ""),
+        ("(a||b)", ""),
+        ("(a||b){2}", "ab"),
+        (r"a\Q\E{5}b()*", "ab"),
     ],
 )
 def test_what_is_particular_to_re2(pattern: str, name: str) -> None:
@@ -79,6 +89,7 @@ def test_what_is_particular_to_re2(pattern: str, name: str) -> None:
 
 UNKNOWN = [
     *("(", "a)", "*a", "a**+", "[a", "[b-a]", "(?=a)", "(?!a)", "(?<=a)", "(?<!a)", r"(a)\1"),
+    *("a**", "a+*", "a{2}{3}", "a*?*", "a" + "*" * 2000, "a{" + "9" * 5000 + "}"),
     *("(?>a)", "a{1001}", "a{3,2}", r"\b", r"\pL", "[[:nope:]]", "(?P<1>a)", "(?x)a", "a++", "\\"),
 ]
 
@@ -155,3 +166,39 @@ def test_names_of_other_characters_are_matched_where_those_are_named(
     names = ["orders:1", "plain", "über", "with space"]
     pattern = Pattern(text, frozenset("".join(names)))
     assert [name for name in names if pattern.matches(name)] == matching
+
+
+def repeated(unit: str, start: str = "", end: str = "") -> str:
+    """Return a pattern of the largest length."""
+    return start + unit * ((MAX_LENGTH - len(start) - len(end)) // len(unit)) + end
+
+
+HOSTILE = [
+    *("((){1000}){1000}", "(" * 90 + "a{0}" + "){1000}" * 90, "(" * 90 + ")*" * 90),
+    *(repeated("()", "(a", "){1000}"), repeated("|", "(a", "){400}"), repeated("|a|", "(", ")")),
+    *(repeated("a|", "", "|" * 4000), repeated("(?i)", "(a", "){1000}"), repeated("\\Q\\E")),
+    *(repeated(unit) for unit in ("{", "(", "|", "a", "[[:", "[a-", "[^", "(?P<", "(?i)", "a?")),
+    *(repeated(unit) for unit in ("(a*)*", "a{9}", "^*", "[^a]", r"\W", "[[:^alpha:]]", "a{999}")),
+    *(repeated("[a-z]"), repeated("a-z", "[", "]"), repeated("9", "a{", "}"), repeated("*", "a")),
+    *("(" * 99 + "a?b?" + "|c?d?)*" * 99, "(" * 99 + "a" + ")*" * 99),
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("alphabet", [ALPHABET, frozenset(map(chr, range(1, 50_000)))], ids=len)
+def test_a_pattern_is_compiled_or_rejected_in_a_moment(text: str, alphabet: frozenset[str]) -> None:
+    """Names of topics have 65 characters; transactional ids, those that clients have put in them."""
+
+    def work_s() -> float:
+        start_s = thread_time()
+        with suppress(InvalidPattern):
+            Pattern(text, alphabet)
+        return thread_time() - start_s
+
+    assert any(work_s() < 0.2 for _ in range(3))
+
+
+def test_a_pattern_that_is_too_long_is_rejected() -> None:
+    Pattern("[" + "a" * (MAX_LENGTH - 2) + "]")
+    with pytest.raises(InvalidPattern, match=f"at most {MAX_LENGTH}"):
+        Pattern("a" * (MAX_LENGTH + 1))

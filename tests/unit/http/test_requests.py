@@ -142,19 +142,20 @@ def test_a_head_that_never_ends_is_rejected_at_its_limit() -> None:
     assert outcome([START + b"X: " + b"a" * HEAD_LIMIT_BYTES]) == 431
 
 
-def work_s(act: Callable[[], object]) -> float:
-    """Return the CPU time of the best of three runs."""
-    taken = []
-    for _ in range(3):
+def takes_less_than(limit_s: float, act: Callable[[], object]) -> bool:
+    """Return whether one of three runs takes less CPU time."""
+
+    def taken_s() -> float:
         start_s = thread_time()
         act()
-        taken.append(thread_time() - start_s)
-    return min(taken)
+        return thread_time() - start_s
+
+    return any(taken_s() < limit_s for _ in range(3))
 
 
 @pytest.mark.parametrize("request_bytes", HOSTILE.values(), ids=HOSTILE.keys())
 def test_work_is_linear_in_the_size_of_a_hostile_head(request_bytes: bytes) -> None:
-    assert work_s(lambda: outcome([request_bytes])) < WORK_LIMIT_S
+    assert takes_less_than(WORK_LIMIT_S, lambda: outcome([request_bytes]))
 
 
 @pytest.mark.parametrize("request_bytes", HOSTILE.values(), ids=HOSTILE.keys())
@@ -166,7 +167,7 @@ def test_the_outcome_is_the_same_however_the_bytes_arrive(request_bytes: bytes) 
 def test_work_is_linear_in_the_size_when_bytes_come_one_by_one() -> None:
     request = HOSTILE["many headers"]
     one_by_one = [request[i : i + 1] for i in range(len(request))]
-    assert work_s(lambda: outcome(one_by_one)) < 3 * WORK_LIMIT_S
+    assert takes_less_than(3 * WORK_LIMIT_S, lambda: outcome(one_by_one))
 
 
 @given(REQUESTS, st.lists(st.integers(0, 200)))
