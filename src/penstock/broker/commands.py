@@ -130,7 +130,8 @@ class Commands(View):
     def _layers_of(self, resource: Resource, name: str) -> BrokerLayers:
         """What another broker was started with is known to that broker alone."""
         if resource is Resource.BROKER and name not in (ALL_BROKERS, str(self.broker_id)):
-            return broker_layers(self.image, int(name), {}) if name.isdecimal() else _NO_LAYERS
+            ids = {str(broker): broker for broker in self.image.brokers}
+            return broker_layers(self.image, ids[name], {}) if name in ids else _NO_LAYERS
         return self.broker_layers
 
     async def allocate_producer_ids(self) -> range:

@@ -150,7 +150,7 @@ def _topic_target(image: ClusterImage, name: str, layers: BrokerLayers) -> _Targ
 
 
 def _broker_target(image: ClusterImage, name: str, layers: BrokerLayers) -> _Target:
-    if name != ALL_BROKERS and not (name.isdecimal() and int(name) in image.brokers):
+    if name != ALL_BROKERS and not any(name == str(broker) for broker in image.brokers):
         raise BrokerError(f"broker {name!r} is not registered", ErrorCode.INVALID_REQUEST)
     one_broker = name != ALL_BROKERS
 
@@ -232,7 +232,8 @@ def _edited(present: str, op: Op, items: str) -> str:
     listed, named = split_list(present), split_list(items)
     if op is Op.APPEND:
         return ",".join((*listed, *named))
-    return ",".join(item for item in listed if item not in named)
+    removed = frozenset(named)
+    return ",".join(item for item in listed if item not in removed)
 
 
 def _refuse_doubles(ops: Sequence[ConfigOp]) -> None:

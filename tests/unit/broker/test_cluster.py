@@ -143,6 +143,11 @@ def test_broker_settings_changed_at_run_time_are_in_force_at_once(place: Place) 
                 Resource.BROKER, "1", [ConfigOp("broker.id", Op.SET, "2")]
             )
             assert await code_of(refused) is ErrorCode.INVALID_REQUEST
+            for name in ("2", "1" * 5000, "\u0661"):
+                refused = cluster.alter_configs(
+                    Resource.BROKER, name, [ConfigOp("max.connections", Op.SET, "30")]
+                )
+                assert await code_of(refused) is ErrorCode.INVALID_REQUEST
         async with place.broker(static=static) as cluster:
             assert cluster.config.max_connections == 30
 

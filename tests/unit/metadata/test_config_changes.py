@@ -1,5 +1,7 @@
 """Changing settings at run time: what is stored, what is refused."""
 
+from time import thread_time
+
 import pytest
 
 from penstock.metadata.config_changes import (
@@ -52,6 +54,16 @@ def test_settings_are_set_changed_and_deleted_one_by_one() -> None:
     assert decision.writes == [Delete("cfg/topic/t")]
     world.carry_out(decision)
     assert settings_of(world) == {}
+
+
+def test_a_long_list_is_subtracted_in_linear_time() -> None:
+    world = with_topic()
+    name, replicas = "leader.replication.throttled.replicas", [f"{n}:1" for n in range(30_000)]
+    alter(world, ConfigOp(name, Op.SET, ",".join(replicas)))
+    start_s = thread_time()
+    alter(world, ConfigOp(name, Op.SUBTRACT, ",".join(reversed(replicas[1:]))))
+    assert thread_time() - start_s < 0.5
+    assert settings_of(world) == {name: "0:1"}
 
 
 def test_what_changes_nothing_is_not_written() -> None:
@@ -171,6 +183,13 @@ def test_broker_settings_that_cannot_change_are_refused_by_name(
     error = refused(World(), op, resource=Resource.BROKER, name=name)
     assert error.code is code
     assert says in str(error)
+
+
+@pytest.mark.parametrize("name", ["1" * 5000, "01", "\u0661"])
+def test_only_the_exact_id_names_a_broker(name: str) -> None:
+    op = ConfigOp("log.retention.ms", Op.SET, "1")
+    error = refused(with_topic(), op, resource=Resource.BROKER, name=name)
+    assert "not registered" in str(error)
 
 
 def test_defaults_that_contradict_a_topics_own_settings_are_refused() -> None:
