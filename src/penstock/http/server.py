@@ -92,9 +92,13 @@ class HttpServer:
 
     @property
     def port(self) -> int:
+        return self.addresses[0][1]
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Every address that the server is bound to: a host name may have several."""
         assert self._server is not None, "the server is started"
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
+        return [sock.getsockname()[:2] for sock in self._server.sockets]
 
     async def close(self) -> None:
         """Stop listening and end the exchanges under way."""

@@ -1,7 +1,9 @@
 """Addresses: where a broker listens, and what it tells clients. Text in, checked values out."""
 
+import logging
 import re
 from collections.abc import Iterable
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final, NamedTuple
 
 from penstock.model.errors import InvalidConfig
@@ -18,6 +20,16 @@ _ADDRESS: Final = re.compile(
 )
 _EVERY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})
 _PORT_MAX: Final = 65_535
+_NOT_PUBLIC: Final = tuple(
+    ip_network(text)
+    for text in (
+        *("127.0.0.0/8", "::1/128"),  # loopback
+        *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"),  # private
+        *("169.254.0.0/16", "fe80::/10"),  # link local
+    )
+)
+
+_log = logging.getLogger(__name__)
 
 
 class Address(NamedTuple):
@@ -59,6 +71,28 @@ def parse_listeners(listeners: str, advertised: str | None = None) -> tuple[List
     _refuse_repeated("address", (str(it.bind) for it in opened if it.bind.port))
     told = _parse_advertised(advertised or "", [listener.name for listener in opened])
     return tuple(_advertise(listener, told) for listener in opened)
+
+
+def is_public(ip: str) -> bool:
+    """Return whether hosts outside a private network may reach the address.
+
+    A listener on every interface counts as public: any of them may be.
+    """
+    address = ip_address(ip.partition("%")[0])
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return not any(address in network for network in _NOT_PUBLIC)
+
+
+def warn_if_open_to_all(listener: str, ip: str, port: int) -> None:
+    """Log a warning if a listener is bound to a public address. No listener has authentication yet."""
+    if is_public(ip):
+        _log.warning(
+            "listener-open-to-all listener=%s address=%s remedy=%s",
+            listener,
+            Address(ip, port),
+            "there is no authentication: bind to a loopback or private address, or let a firewall keep strangers out",
+        )
 
 
 def _parse_listener(text: str) -> Listener:

@@ -42,7 +42,7 @@ from penstock.model.clock import Clock
 from penstock.model.errors import BrokerError, InvalidConfig, StorageFault
 from penstock.node.clock import SystemClock
 from penstock.node.gauges import Gauges
-from penstock.node.listeners import Address
+from penstock.node.listeners import Address, warn_if_open_to_all
 from penstock.node.settings import Settings
 from penstock.node.tasks import Tasks
 from penstock.storage.directory import DataDirectory
@@ -283,6 +283,7 @@ class Node:
                 self._sockets.append(bind(*_bindable(listener.bind)))
             except OSError as error:
                 raise _cannot_listen("--listen", listener.bind, error) from error
+            warn_if_open_to_all(listener.name, *self._sockets[-1].getsockname()[:2])
 
     def _open_store(self) -> MetadataStore:
         named = self.config.penstock_metadata or "sqlite:"
@@ -354,6 +355,8 @@ class Node:
                 await self._http.start(*_bindable(self.settings.http))
             except OSError as error:
                 raise _cannot_listen("--http", self.settings.http, error) from error
+            for address in self._http.addresses:
+                warn_if_open_to_all("http", *address)
 
 
 def _open_etcd(url: str, broker_id: int) -> MetadataStore:

@@ -5,7 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.errors import InvalidConfig
-from penstock.node.listeners import Address, parse_address, parse_http, parse_listeners
+from penstock.node.listeners import (
+    Address,
+    is_public,
+    parse_address,
+    parse_http,
+    parse_listeners,
+)
 
 
 @pytest.mark.parametrize(
@@ -102,3 +108,26 @@ def test_any_number_of_listeners_may_ask_for_a_free_port() -> None:
 def test_http_is_an_address_or_off() -> None:
     assert parse_http("off") is None
     assert parse_http("127.0.0.1:9644") == Address("127.0.0.1", 9644)
+
+
+@pytest.mark.parametrize(
+    "ip",
+    [
+        *("127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"),
+        *("10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", "::ffff:192.168.1.1"),
+        *("fc00::1", "fdff::1", "169.254.1.1", "fe80::1", "fe80::1%eth0"),
+    ],
+)
+def test_a_loopback_private_or_link_local_address_is_not_public(ip: str) -> None:
+    assert not is_public(ip)
+
+
+@pytest.mark.parametrize(
+    "ip",
+    [
+        *("0.0.0.0", "::", "::ffff:0.0.0.0", "8.8.8.8", "2001:db8::1", "::ffff:8.8.8.8"),
+        *("172.15.255.255", "172.32.0.1", "11.0.0.1", "192.169.0.1", "100.64.0.1", "fec0::1"),
+    ],
+)
+def test_every_other_address_and_every_interface_is_public(ip: str) -> None:
+    assert is_public(ip)

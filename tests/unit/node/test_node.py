@@ -27,6 +27,7 @@ from penstock.model.errors import BrokerError, DiskFull, StorageFault
 from penstock.node import node as node_module
 from penstock.node.clock import SystemClock
 from penstock.node.gauges import Gauges
+from penstock.node.logs import structure
 from penstock.node.node import Node
 from penstock.node.settings import load_settings
 from penstock.storage.directory import DataDirectory
@@ -175,6 +176,36 @@ def test_it_says_where_it_listens(home: Path) -> None:
     run(serve(node, visit))
     assert f"data={home / 'data'}" in lines[0]
     assert "http=127.0.0.1:" in lines[0]
+
+
+def test_a_start_warns_of_each_listener_that_is_open_to_all(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = new_node(
+        home,
+        listeners="IN=127.0.0.1:0,OUT=0.0.0.0:0",
+        advertised_listeners="OUT=127.0.0.1:0",
+        penstock_http="[::]:0",
+    )
+    ports: list[int] = []
+
+    def visit() -> None:
+        ports.extend([node._doors[1].address[1], int(node.http.rpartition(":")[2])])
+
+    run(serve(node, visit))
+    events = [r for r in caplog.records if r.getMessage().startswith("listener-open-to-all")]
+    assert [event.levelno for event in events] == [logging.WARNING] * 2
+    fields = [dict(structure(event)[1]) for event in events]
+    assert [(each["listener"], each["address"]) for each in fields] == [
+        ("OUT", f"0.0.0.0:{ports[0]}"),
+        ("http", f"[::]:{ports[1]}"),
+    ]
+    assert "bind to a loopback or private address" in str(fields[0]["remedy"])
+
+
+def test_a_start_on_loopback_warns_of_nothing(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run(serve(new_node(home)))
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
 
 
 def test_it_does_without_http(home: Path) -> None:
