@@ -10,8 +10,9 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from time import sleep
-from typing import Final
+from random import uniform
+from time import monotonic, sleep
+from typing import Final, TypeVar
 
 from penstock.metadata.filesystems import network_file_system
 from penstock.metadata.store import (
@@ -38,8 +39,10 @@ from penstock.metadata.store import (
 
 FORMAT: Final = 1
 _TRIM_EVERY: Final = 512  # revisions
-_PAUSE_S: Final = 0.01
+_PAUSES_S: Final = (0.0005, 0.0015)  # between two attempts to take the write lock
 _LAST: Final = "\U0010ffff"  # sorts after every key
+
+T = TypeVar("T")
 
 _SCHEMA: Final = """
 CREATE TABLE state (only INTEGER PRIMARY KEY CHECK (only = 1), format INTEGER NOT NULL,
@@ -61,8 +64,9 @@ WHERE c.rev > ? AND c.key >= ? AND c.key < ? ORDER BY c.rev, c.key
 
 
 class SqliteFile:
-    """Three connections: commits (each synced), keep-alives (not synced: a lease need not outlive
-    the machine), and a watcher, since `data_version` tells a connection of others' writes only."""
+    """Three connections: one commits (each commit is synced), one keeps leases alive (not synced: a
+    lease need not outlive the machine), one reads. `data_version` shows a connection the writes of
+    others only, so the reader never writes."""
 
     def __init__(
         self,
@@ -88,34 +92,44 @@ class SqliteFile:
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # it will hold credentials
         with ExitStack() as opened:
             self._db = self._connect("FULL", opened)
-            self._use_wal()
+            self._when_free(self._use_wal)
             self._create_schema()
             self._lease_db = self._connect("NORMAL", opened)
-            self._watch_db = self._connect("NORMAL", opened)
+            self._read_db = self._connect("NORMAL", opened, busy_s=self._busy_s)
             opened.pop_all()  # all is well: they stay open
 
     def _use_wal(self) -> None:
-        """Brokers that start together on a new file meet here, each in the other's way; SQLite then
-        refuses one of them at once instead of letting it wait."""
-        for attempt in range(tries := int(self._busy_s / _PAUSE_S) + 1):
+        """Brokers that start together on a new file meet here: one needs the file for itself."""
+        if self._db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+            self._db.execute("PRAGMA journal_mode = WAL")
+
+    def _when_free(self, execute: Callable[[], T]) -> T:
+        """Execute what needs the write lock, again and again until no other process has the lock.
+
+        SQLite's own wait looks every 100 ms. Beside a process that commits without pause, the
+        lock is free for moments only, and that wait misses them for seconds: longer than a lease.
+        """
+        give_up_s = monotonic() + self._busy_s
+        while True:
             try:
-                if self._db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-                    self._db.execute("PRAGMA journal_mode = WAL")
-                return
+                return execute()
             except sqlite3.OperationalError as error:
-                if _code(error) != sqlite3.SQLITE_BUSY or attempt == tries - 1:
+                if _code(error) != sqlite3.SQLITE_BUSY or monotonic() >= give_up_s:
                     raise
-                self._pause()
+            self._pause()
 
     def _pause(self) -> None:
-        sleep(_PAUSE_S)
+        sleep(uniform(*_PAUSES_S))
 
-    def _connect(self, synchronous: str, opened: ExitStack) -> sqlite3.Connection:
+    def _connect(
+        self, synchronous: str, opened: ExitStack, *, busy_s: float = 0
+    ) -> sqlite3.Connection:
+        """Open a connection. One that writes does not wait by itself: `_when_free` does."""
         db = sqlite3.connect(
-            self._path, timeout=self._busy_s, isolation_level=None, check_same_thread=False
+            self._path, timeout=busy_s, isolation_level=None, check_same_thread=False
         )
         opened.callback(db.close)
-        db.execute(f"PRAGMA synchronous = {synchronous}")
+        self._when_free(lambda: db.execute(f"PRAGMA synchronous = {synchronous}"))
         return db
 
     def _create_schema(self) -> None:
@@ -139,13 +153,13 @@ class SqliteFile:
             )
 
     def close(self) -> None:
-        for db in (self._watch_db, self._lease_db, self._db):
+        for db in (self._read_db, self._lease_db, self._db):
             db.close()
 
     # reading
 
     def snapshot(self, prefix: str) -> Snapshot:
-        with self._explained(), _reading(self._db) as db:
+        with self._explained(), _reading(self._read_db) as db:
             revision = _revision(db)
             rows = db.execute(
                 "SELECT key, value, create_rev, mod_rev, lease FROM kv WHERE key >= ? AND key < ?",
@@ -156,7 +170,7 @@ class SqliteFile:
 
     def read(self, key: str) -> Entry | None:
         with self._explained():
-            row = self._db.execute(
+            row = self._read_db.execute(
                 "SELECT value, create_rev, mod_rev, lease FROM kv WHERE key = ?", (key,)
             ).fetchone()
             return Entry._make(row) if row else None
@@ -167,10 +181,10 @@ class SqliteFile:
         """What changed, if anything did, and the `data_version` to ask with next time."""
         with self._explained():
             self._end_overdue_leases()
-            version: int = self._watch_db.execute("PRAGMA data_version").fetchone()[0]
+            version: int = self._read_db.execute("PRAGMA data_version").fetchone()[0]
             if version == seen_version:
                 return version, None
-            with _reading(self._watch_db) as db:
+            with _reading(self._read_db) as db:
                 return version, _changes(db, prefix, after)
 
     # writing
@@ -230,10 +244,12 @@ class SqliteFile:
 
     def keep_alive(self, lease: LeaseId) -> int:
         with self._explained():
-            kept = self._lease_db.execute(
-                "UPDATE lease SET deadline_ms = ? + ttl_ms WHERE id = ? AND boot_id = ? RETURNING ttl_ms",
-                (self._now_ms(), lease, self._boot_id),
-            ).fetchall()
+            kept = self._when_free(
+                lambda: self._lease_db.execute(
+                    "UPDATE lease SET deadline_ms = ? + ttl_ms WHERE id = ? AND boot_id = ? RETURNING ttl_ms",
+                    (self._now_ms(), lease, self._boot_id),
+                ).fetchall()
+            )
             return int(kept[0][0]) if kept else 0
 
     def revoke(self, lease: LeaseId) -> None:
@@ -242,7 +258,7 @@ class SqliteFile:
             self._end(db, [lease])
 
     def _end_overdue_leases(self) -> None:
-        if not self._overdue(self._watch_db):
+        if not self._overdue(self._read_db):
             return
         with self._writing() as db:
             self._end(db, self._overdue(db))
@@ -269,7 +285,7 @@ class SqliteFile:
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """One write transaction; what goes wrong in its last step leaves the outcome unknown."""
         db = self._db
-        db.execute("BEGIN IMMEDIATE")
+        self._when_free(lambda: db.execute("BEGIN IMMEDIATE"))
         try:
             yield db
         except BaseException:

@@ -14,6 +14,7 @@ from penstock.metadata.sqlite_file import SqliteFile
 from penstock.metadata.store import (
     Ambiguous,
     Committed,
+    LeaseId,
     MetadataStore,
     Put,
     Reload,
@@ -205,6 +206,45 @@ def test_brokers_that_start_together_on_a_new_file_wait_for_each_other(
 
     asyncio.run(main())
     other.close()
+
+
+WRITES: dict[str, Callable[[SqliteStore, LeaseId], Awaitable[object]]] = {
+    "keep-alive": lambda store, lease: store.keep_alive(lease),
+    "commit": lambda store, _: committed(store, Put("k", b"")),
+    "grant": lambda store, _: store.grant(TTL_MS),
+    "revoke": lambda store, lease: store.revoke(lease),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
+def test_a_writer_finds_the_moment_in_which_another_process_lets_go_of_the_lock(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    write: Callable[[SqliteStore, LeaseId], Awaitable[object]],
+) -> None:
+    """A process that commits without pause is without the lock for less than SQLite's own wait."""
+    path = tmp_path / "metadata.db"
+    pauses_s: list[float] = []
+
+    async def main() -> None:
+        store = SqliteStore(path, ManualClock(), boot_id="boot-1", busy_ms=2000)
+        lease = await store.grant(TTL_MS)
+        other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        other.execute("BEGIN IMMEDIATE")
+
+        def let_go(pause_s: float) -> None:
+            pauses_s.append(pause_s)
+            if len(pauses_s) == 3:
+                other.execute("ROLLBACK")
+
+        monkeypatch.setattr("penstock.metadata.sqlite_file.sleep", let_go)
+        await write(store, lease)
+        other.close()
+        await store.close()
+
+    asyncio.run(main())
+    assert len(pauses_s) == 3
+    assert max(pauses_s) < 0.002
 
 
 def test_a_locked_database_is_refused_after_a_while(tmp_path: Path) -> None:
