@@ -218,6 +218,9 @@ def test_single_settings_are_set_extended_cut_and_deleted(admin: Admin, topic: s
     assert (found["retention.ms"].value, found["cleanup.policy"].value) == ("604800000", "delete")
     assert found["retention.ms"].is_default
 
+    change(admin, topic, entry("cleanup.policy", "delete", rd.AlterConfigOpType.SUBTRACT))
+    assert configs(admin, rd.ResourceType.TOPIC, topic)["cleanup.policy"].value == ""
+
 
 @pytest.mark.filterwarnings("ignore:alter_configs has been deprecated")
 def test_settings_are_replaced_as_a_whole(admin: Admin, topic: str) -> None:

@@ -158,7 +158,8 @@ def _broker_target(image: ClusterImage, name: str, layers: BrokerLayers) -> _Tar
         return _dynamic_setting(setting_name, one_broker)
 
     def default(setting: Setting) -> str:
-        return layers.static.get(setting.name) or setting.render(setting.default) or ""
+        found = layers.static.get(setting.name)
+        return found if found is not None else setting.render(setting.default) or ""
 
     def in_force(overrides: Mapping[str, str]) -> Mapping[str, str]:
         return layers._replace(**{"own" if one_broker else "all_brokers": overrides}).in_force

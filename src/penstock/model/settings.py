@@ -66,6 +66,7 @@ class Setting(NamedTuple):
     at_least: float | None = None
     at_most: float | None = None
     choices: tuple[str, ...] = ()
+    may_be_empty: bool = False  # a list with `choices` may name none of them
     form: str = ""  # a regular expression that each item of a list must match
     form_doc: str = ""  # the same for people
     synonyms: tuple[
@@ -151,7 +152,7 @@ class Setting(NamedTuple):
         elif self.choices:
             named = sorted(value) if isinstance(value, frozenset) else [self.render(value) or ""]
             strange = [name for name in named if name not in self.choices]
-            if strange or not named:
+            if strange or not (named or self.may_be_empty):
                 wrong = f"{strange[0]!r} is unknown" if strange else "it is empty"
                 raise self._refusal(text, f"{wrong}; choose from {', '.join(self.choices)}")
         elif isinstance(value, int | float) and not isinstance(value, bool):

@@ -23,8 +23,8 @@ class TopicConfig:
     # fmt: off
 
     cleanup_policy: frozenset[str] = _topic.listing(
-        "cleanup.policy", "delete", choices=("compact", "delete"), synonyms=("log.cleanup.policy",),
-        doc="What happens to old data: delete drops whole segments past retention, compact keeps the newest value of each key.",
+        "cleanup.policy", "delete", choices=("compact", "delete"), may_be_empty=True, synonyms=("log.cleanup.policy",),
+        doc="What happens to old data: delete drops whole segments past retention, compact keeps the newest value of each key; empty keeps everything.",
     )
     compression_type: str = _topic.string(
         "compression.type", "producer", choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), synonyms=("compression.type",),

@@ -78,8 +78,10 @@ def test_lists_are_appended_to_and_subtracted_from() -> None:
     assert settings_of(world) == {"cleanup.policy": "delete,compact"}
     alter(world, ConfigOp("cleanup.policy", Op.SUBTRACT, "delete"))
     assert settings_of(world) == {"cleanup.policy": "compact"}
-    error = refused(world, ConfigOp("cleanup.policy", Op.SUBTRACT, "compact"))
-    assert error.code is ErrorCode.INVALID_CONFIG
+    alter(world, ConfigOp("cleanup.policy", Op.SUBTRACT, "compact"))
+    assert settings_of(world) == {"cleanup.policy": ""}
+    alter(world, ConfigOp("cleanup.policy", Op.APPEND, "delete"))
+    assert settings_of(world) == {"cleanup.policy": "delete"}
     error = refused(world, ConfigOp("retention.ms", Op.APPEND, "1"))
     assert error.code is ErrorCode.INVALID_CONFIG
     assert "not a list" in str(error)
@@ -90,6 +92,16 @@ def test_appending_starts_from_the_default_of_the_broker() -> None:
     world.create(TopicSpec("t"))
     alter(world, ConfigOp("cleanup.policy", Op.APPEND, "delete"))
     assert settings_of(world) == {"cleanup.policy": "compact,delete"}
+
+
+def test_appending_to_an_empty_default_adds_nothing_else() -> None:
+    world = World(static={"log.cleanup.policy": ""})
+    world.create(TopicSpec("t"))
+    alter(world, ConfigOp("cleanup.policy", Op.APPEND, "compact"))
+    assert settings_of(world) == {"cleanup.policy": "compact"}
+    append = ConfigOp("log.cleanup.policy", Op.APPEND, "compact")
+    alter(world, append, resource=Resource.BROKER, name="")
+    assert world.image.broker_configs[""] == {"log.cleanup.policy": "compact"}
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,7 @@ def test_without_any_setting_the_defaults_of_kafka_rule() -> None:
         ("preallocate", "FALSE", False),
         ("min.cleanable.dirty.ratio", "0.1", 0.1),
         ("cleanup.policy", "compact, delete", frozenset({"compact", "delete"})),
+        ("cleanup.policy", "", frozenset()),
         ("compression.gzip.level", "9", 9),
     ],
 )
@@ -127,7 +128,6 @@ def test_values_are_read_in_every_notation(name: str, text: str, value: object) 
         ("min.cleanable.dirty.ratio", "1.1", "the most is 1"),
         ("min.cleanable.dirty.ratio", "nan", "give a number"),
         ("cleanup.policy", "shred", "'shred' is unknown; choose from compact, delete"),
-        ("cleanup.policy", "", "it is empty"),
         ("compression.type", "brotli", "choose from uncompressed"),
         ("compression.gzip.level", "0", "choose from -1, 1"),
         ("message.timestamp.type", "createtime", "choose from CreateTime"),

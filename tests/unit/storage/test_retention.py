@@ -53,6 +53,11 @@ def test_a_compacted_topic_only_loses_what_is_below_its_start() -> None:
     assert [expired(config, start=start) for start in (9, 10, 25, 40)] == [0, 1, 2, 3]
 
 
+def test_an_empty_cleanup_policy_keeps_all_that_is_not_below_the_log_start() -> None:
+    config = TopicConfig(cleanup_policy=frozenset(), retention_ms=0, retention_bytes=0)
+    assert [expired(config, start=start) for start in (9, 10, 25, 40)] == [0, 1, 2, 3]
+
+
 def test_age_and_size_rules_hold_together() -> None:
     both = TopicConfig(retention_ms=3999, retention_bytes=150)
     assert expired(both) == 2

@@ -59,6 +59,9 @@ def test_a_list_can_be_extended_and_cut(broker: BrokerContext) -> None:
     assert broker.replicas.topic("orders").config.cleanup_policy == {"compact", "delete"}
     alter(broker, resource(TOPIC, "orders", ("cleanup.policy", SUBTRACT, "delete")))
     assert broker.replicas.topic("orders").config.cleanup_policy == {"compact"}
+    (result,) = alter(broker, resource(TOPIC, "orders", ("cleanup.policy", SUBTRACT, "compact")))
+    assert result.error_code == ErrorCode.NONE
+    assert broker.replicas.topic("orders").config.cleanup_policy == frozenset()
 
 
 def test_each_resource_is_answered_by_itself(broker: BrokerContext) -> None:
@@ -81,7 +84,7 @@ def test_each_resource_is_answered_by_itself(broker: BrokerContext) -> None:
         ([("no.such", SET, "1")], ErrorCode.INVALID_CONFIG),
         ([("no.such", DELETE, None)], ErrorCode.INVALID_CONFIG),
         ([("retention.ms", APPEND, "1")], ErrorCode.INVALID_CONFIG),
-        ([("cleanup.policy", SUBTRACT, "delete")], ErrorCode.INVALID_CONFIG),
+        ([("cleanup.policy", APPEND, "shred")], ErrorCode.INVALID_CONFIG),
         ([("retention.ms", SET, None)], ErrorCode.INVALID_REQUEST),
         ([("retention.ms", 9, "1")], ErrorCode.INVALID_REQUEST),
         ([("retention.ms", SET, "1"), ("retention.ms", SET, "2")], ErrorCode.INVALID_REQUEST),
