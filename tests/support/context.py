@@ -32,6 +32,7 @@ from penstock.node.tasks import Tasks
 from penstock.records.builder import build_batch
 from penstock.records.record import Record
 from penstock.storage.directory import DataDirectory
+from penstock.wire.api_keys import ApiKey
 from penstock.wire.header import RequestHeader
 from penstock.wire.schema import Message
 from tests.support.clocks import ManualClock
@@ -41,6 +42,7 @@ T = TypeVar("T")
 BROKER_ID = 7
 LISTENER = "PLAINTEXT"
 ADDRESS = Endpoint("broker.example", 9092)
+LAST_BY_NAME: dict[int, int] = {ApiKey.OFFSET_COMMIT: 9, ApiKey.OFFSET_FETCH: 9}
 
 
 class Rules:
@@ -88,9 +90,12 @@ class BrokerContext:
         return Context(self.services, header, ANONYMOUS, LISTENER, "127.0.0.1")
 
     def ask(self, request: Message, version: int | None = None) -> Any:
-        """The answer, as it arrives: what the version has no room for is gone."""
+        """The answer, as it arrives: what the version has no room for is gone.
+
+        Without `version`, the newest one; of OffsetCommit and OffsetFetch the newest that names topics.
+        """
         api = APIS[request.api_key]
-        version = api.max_version if version is None else version
+        version = LAST_BY_NAME.get(request.api_key, api.max_version) if version is None else version
         assert api.min_version <= version <= api.max_version, "the version is not advertised"
         response = self.run(self._handled(request, version))
         return type(response).decode(memoryview(response.encode(version)), version)

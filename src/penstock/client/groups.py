@@ -31,6 +31,7 @@ from penstock.wire.messages.offset_fetch import (
 from penstock.wire.primitives import MalformedMessage
 from penstock.wire.schema import decode_for
 
+_BY_NAME: Final = 9  # the last OffsetCommit and OffsetFetch that name topics
 _VERSION: Final = Struct(">h")
 _ABSENT: Final = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION})
 T = TypeVar("T")
@@ -107,7 +108,9 @@ async def committed_with_metadata(pool: Pool, name: str) -> dict[TopicPartition,
     request = OffsetFetchRequest(groups=asked)
 
     async def attempt(coordinator: int, deadline: Deadline) -> dict[TopicPartition, Committed]:
-        answer = await pool.once(Broker(coordinator), request, OffsetFetchResponse, deadline)
+        answer = await pool.once(
+            Broker(coordinator), request, OffsetFetchResponse, deadline, at_most=_BY_NAME
+        )
         (group,) = answer.groups
         check(group.error_code, None, f"group {name!r}")
         return {
@@ -142,7 +145,9 @@ async def set_offsets(
     )
 
     async def attempt(coordinator: int, deadline: Deadline) -> None:
-        answer = await pool.once(Broker(coordinator), request, OffsetCommitResponse, deadline)
+        answer = await pool.once(
+            Broker(coordinator), request, OffsetCommitResponse, deadline, at_most=_BY_NAME
+        )
         for topic in answer.topics:
             for row in topic.partitions:
                 if row.error_code == ErrorCode.UNKNOWN_MEMBER_ID:

@@ -208,12 +208,12 @@ async def _envelope(request: EnvelopeRequest, context: Context) -> EnvelopeRespo
 # fmt: off
 _ROWS: tuple[Api[Any, Any], ...] = (
     _api(ApiKey.PRODUCE, (0, 13), ProduceRequest, ProduceResponse, produce.handle, refuse=produce.refuse, pipelined=True, together=produce.handle_together),  # 0 to 2 only to refuse them: KAFKA-18659
-    _api(ApiKey.FETCH, (4, 17), FetchRequest, FetchResponse, fetch.handle, pipelined=True, known=fetch.FetchAgain),
-    _api(ApiKey.LIST_OFFSETS, (1, 10), ListOffsetsRequest, ListOffsetsResponse, list_offsets.handle, refuse=list_offsets.refuse),
+    _api(ApiKey.FETCH, (4, 18), FetchRequest, FetchResponse, fetch.handle, pipelined=True, known=fetch.FetchAgain),
+    _api(ApiKey.LIST_OFFSETS, (1, 11), ListOffsetsRequest, ListOffsetsResponse, list_offsets.handle, refuse=list_offsets.refuse),
     _api(ApiKey.METADATA, (0, 13), MetadataRequest, MetadataResponse, metadata.handle, refuse=metadata.refuse),
     _api(ApiKey.FIND_COORDINATOR, (0, 6), FindCoordinatorRequest, FindCoordinatorResponse, find_coordinator.handle, refuse=find_coordinator.refuse),
-    _api(ApiKey.OFFSET_COMMIT, (2, 9), OffsetCommitRequest, OffsetCommitResponse, offset_commit.handle, refuse=offset_commit.refuse, pipelined=True),
-    _api(ApiKey.OFFSET_FETCH, (1, 9), OffsetFetchRequest, OffsetFetchResponse, offset_fetch.handle, refuse=offset_fetch.refuse),
+    _api(ApiKey.OFFSET_COMMIT, (2, 10), OffsetCommitRequest, OffsetCommitResponse, offset_commit.handle, refuse=offset_commit.refuse, pipelined=True),
+    _api(ApiKey.OFFSET_FETCH, (1, 10), OffsetFetchRequest, OffsetFetchResponse, offset_fetch.handle, refuse=offset_fetch.refuse),
     _api(ApiKey.JOIN_GROUP, (0, 9), JoinGroupRequest, JoinGroupResponse, join_group.handle, refuse=join_group.refuse),
     _api(ApiKey.HEARTBEAT, (0, 4), HeartbeatRequest, HeartbeatResponse, heartbeat.handle),
     _api(ApiKey.LEAVE_GROUP, (0, 5), LeaveGroupRequest, LeaveGroupResponse, leave_group.handle),
@@ -241,7 +241,7 @@ _ROWS: tuple[Api[Any, Any], ...] = (
     _api(ApiKey.DELETE_ACLS, (1, 3), DeleteAclsRequest, DeleteAclsResponse, delete_acls.handle, refuse=delete_acls.refuse),
     _api(ApiKey.DESCRIBE_CONFIGS, (1, 4), DescribeConfigsRequest, DescribeConfigsResponse, describe_configs.handle, refuse=describe_configs.refuse),
     _api(ApiKey.ALTER_CONFIGS, (0, 2), AlterConfigsRequest, AlterConfigsResponse, alter_configs.handle, refuse=alter_configs.refuse, forwarded=True),
-    _api(ApiKey.DESCRIBE_LOG_DIRS, (1, 4), DescribeLogDirsRequest, DescribeLogDirsResponse, describe_log_dirs.handle),
+    _api(ApiKey.DESCRIBE_LOG_DIRS, (1, 5), DescribeLogDirsRequest, DescribeLogDirsResponse, describe_log_dirs.handle),
     _api(ApiKey.CREATE_PARTITIONS, (0, 3), CreatePartitionsRequest, CreatePartitionsResponse, create_partitions.handle, refuse=create_partitions.refuse, forwarded=True),
     _api(ApiKey.ELECT_LEADERS, (0, 2), ElectLeadersRequest, ElectLeadersResponse, elect_leaders.handle, refuse=elect_leaders.refuse, forwarded=True),
     _api(ApiKey.INCREMENTAL_ALTER_CONFIGS, (0, 1), IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, incremental_alter_configs.handle, refuse=incremental_alter_configs.refuse, forwarded=True),

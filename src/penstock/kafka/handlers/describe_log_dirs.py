@@ -1,4 +1,7 @@
-"""DescribeLogDirs: the one data directory of this broker, its partitions' sizes and the room on its disk."""
+"""DescribeLogDirs: the one data directory of this broker, its partitions' sizes and the room on its disk.
+
+Version 5 adds whether the directory is cordoned, which is the case when the broker is (KIP-1066).
+"""
 
 from collections.abc import Iterator
 
@@ -6,6 +9,7 @@ from penstock.broker.disk_usage import disk_usage
 from penstock.broker.partition import Partition
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
+from penstock.metadata.cordons import is_cordoned
 from penstock.model.errors import BrokerError
 from penstock.model.ids import TopicPartition
 from penstock.wire.messages.describe_log_dirs import (
@@ -20,11 +24,14 @@ from penstock.wire.messages.describe_log_dirs import (
 async def handle(request: DescribeLogDirsRequest, context: Context) -> DescribeLogDirsResponse:
     context.authorize(Operation.DESCRIBE, ResourceType.CLUSTER)
     path = context.replicas.directory.path
+    cordoned = is_cordoned(context.cluster.image, context.broker_id)
     try:
         usage = await disk_usage(context.replicas, _asked_for(request, context))
     except BrokerError as error:
         return DescribeLogDirsResponse(
-            results=[DescribeLogDirsResult(error_code=error.code, log_dir=path)]
+            results=[
+                DescribeLogDirsResult(error_code=error.code, log_dir=path, is_cordoned=cordoned)
+            ]
         )
     return DescribeLogDirsResponse(
         results=[
@@ -33,6 +40,7 @@ async def handle(request: DescribeLogDirsRequest, context: Context) -> DescribeL
                 topics=_topics(usage.sizes_bytes),
                 total_bytes=usage.room.total_bytes,
                 usable_bytes=usage.room.usable_bytes,
+                is_cordoned=cordoned,
             )
         ]
     )

@@ -20,7 +20,13 @@ EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3  # KIP-734, v7
 EARLIEST_LOCAL: Final = -4  # KIP-405, v8
 LATEST_TIERED: Final = -5  # KIP-1005, v9
-_SINCE_VERSION: Final = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+EARLIEST_PENDING_UPLOAD: Final = -6  # KIP-1023, v11
+_SINCE_VERSION: Final = {
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 
 
 class Found(NamedTuple):
@@ -102,8 +108,8 @@ def find(partition: Partition, timestamp_ms: int, isolation: int, version: int) 
             return Found(log.start_offset, -1, _epoch_at(partition, log.start_offset))
         case -4:
             return Found(log.local_start_offset, -1, _epoch_at(partition, log.local_start_offset))
-        case -5:
-            return _NOTHING  # nothing has been tiered
+        case -5 | -6:
+            return _NOTHING  # no topic is tiered: nothing is in remote storage or waits for it
         case -3:
             found = log.max_timestamp()
         case _ if timestamp_ms < 0:

@@ -1,7 +1,11 @@
-"""OffsetCommit: keep a group's positions. Acknowledged when the log has them."""
+"""OffsetCommit: keep a group's positions. Acknowledged when the log has them.
+
+From version 10 topics have ids, which are resolved to names here; an unknown id refuses only its topic.
+"""
 
 import asyncio
 from collections.abc import Awaitable
+from typing import Final
 
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
@@ -14,11 +18,16 @@ from penstock.wire.messages.offset_commit import (
     OffsetCommitResponseTopic,
 )
 
+_BY_ID_FROM: Final = 10
+
 
 def handle(
     request: OffsetCommitRequest, context: Context
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
     context.authorize(Operation.READ, ResourceType.GROUP, request.group_id)
+    if context.version >= _BY_ID_FROM:
+        for topic in request.topics:
+            topic.name = context.groups.topics.name_of(topic.topic_id) or ""
     codes = [_refusal(topic.name, context) for topic in request.topics]
     if not any(codes):
         return context.groups.commit(request, context.version)
@@ -40,6 +49,8 @@ def refuse(request: OffsetCommitRequest, error: BrokerError) -> OffsetCommitResp
 
 
 def _refusal(name: str, context: Context) -> ErrorCode:
+    if context.version >= _BY_ID_FROM and not name:
+        return ErrorCode.UNKNOWN_TOPIC_ID
     if not context.allows(Operation.READ, ResourceType.TOPIC, name):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if name not in context.groups.topics:

@@ -4,6 +4,8 @@ Who asks a broker that is not the group's coordinator is told so for the group, 
 offset is not stable. librdkafka looks for a coordinator after the first, and asks again only after the second: without it,
 it waits for ever with partitions that it does not read (its issue 5586). So it does with a member's stale epoch that is not
 told for each partition too. Other clients look at the group's code first.
+
+From version 10 topics have ids, which are resolved to names here; an unknown id refuses only its topic.
 """
 
 import asyncio
@@ -15,6 +17,7 @@ from penstock.groups.shard import Shard
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
 from penstock.model.errors import BrokerError, ErrorCode
+from penstock.model.ids import NO_TOPIC_ID
 from penstock.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -30,6 +33,7 @@ from penstock.wire.messages.offset_fetch import (
 _BATCHED_FROM: Final = 8
 _CODE_AT_TOP_FROM: Final = 2
 _UNSTABLE_FROM: Final = 7
+_BY_ID_FROM: Final = 10
 _ASK_AGAIN: Final = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.UNSTABLE_OFFSET_COMMIT,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.UNSTABLE_OFFSET_COMMIT,
@@ -86,7 +90,8 @@ def _read(
     shard: Shard, asked: OffsetFetchRequestGroup, require_stable: bool, context: Context
 ) -> OffsetFetchResponseGroup:
     group = shard.groups.get(asked.group_id)
-    found = commits.fetch(shard.offsets, group, asked, require_stable=require_stable)
+    named = _with_names(asked, context) if context.version >= _BY_ID_FROM else asked
+    found = commits.fetch(shard.offsets, group, named, require_stable=require_stable)
     if found.error_code:
         return _refused(asked, ErrorCode(found.error_code), context.version)
     topics = []
@@ -96,7 +101,48 @@ def _read(
         elif asked.topics is not None:  # of all topics, only those that may be seen are told
             topics.append(_hidden(topic))
     found.topics = topics
+    return _with_ids(found, asked, context) if context.version >= _BY_ID_FROM else found
+
+
+def _with_names(asked: OffsetFetchRequestGroup, context: Context) -> OffsetFetchRequestGroup:
+    """The same request by name, without the topics whose ids are unknown."""
+    topics = asked.topics
+    if topics is not None:
+        for topic in topics:
+            topic.name = context.groups.topics.name_of(topic.topic_id) or ""
+        topics = [topic for topic in topics if topic.name]
+    return OffsetFetchRequestGroup(
+        group_id=asked.group_id,
+        member_id=asked.member_id,
+        member_epoch=asked.member_epoch,
+        topics=topics,
+    )
+
+
+def _with_ids(
+    found: OffsetFetchResponseGroup, asked: OffsetFetchRequestGroup, context: Context
+) -> OffsetFetchResponseGroup:
+    """Every topic with its id, in the order of the request; unknown ids have their code."""
+    if asked.topics is None:
+        for topic in found.topics:
+            shape = context.groups.topics.get(topic.name)
+            topic.topic_id = NO_TOPIC_ID if shape is None else shape.id
+        found.topics = [topic for topic in found.topics if topic.topic_id != NO_TOPIC_ID]
+        return found
+    known = iter(found.topics)
+    found.topics = []
+    for wanted in asked.topics:
+        topic = next(known) if wanted.name else _unknown_id(wanted)
+        topic.topic_id = wanted.topic_id
+        found.topics.append(topic)
     return found
+
+
+def _unknown_id(wanted: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
+    code = ErrorCode.UNKNOWN_TOPIC_ID
+    return OffsetFetchResponseTopics(
+        partitions=[_nothing(index, code) for index in wanted.partition_indexes]
+    )
 
 
 def _hidden(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopics:
@@ -120,6 +166,7 @@ def _refused(
         topics = [
             OffsetFetchResponseTopics(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partitions=[_nothing(i, partition_code) for i in topic.partition_indexes],
             )
             for topic in asked.topics or ()

@@ -3,13 +3,14 @@ from pathlib import Path
 import pytest
 
 from penstock.kafka.security import Operation, ResourceType
+from penstock.metadata.config_changes import ConfigOp, Op, Resource
 from penstock.model.errors import ErrorCode, StorageFault
 from penstock.wire.messages.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
     DescribeLogDirsResult,
 )
-from tests.support.context import BrokerContext, broker_context
+from tests.support.context import BROKER_ID, BrokerContext, broker_context
 
 
 def sizes(result: DescribeLogDirsResult) -> dict[tuple[str, int], int]:
@@ -20,7 +21,7 @@ def sizes(result: DescribeLogDirsResult) -> dict[tuple[str, int], int]:
     }
 
 
-@pytest.mark.parametrize("version", range(1, 5))
+@pytest.mark.parametrize("version", range(1, 6))
 def test_each_partition_is_listed_with_its_size(broker: BrokerContext, version: int) -> None:
     broker.create_topic("orders", 2)
     broker.append("orders", 1, count=100)
@@ -66,6 +67,15 @@ def test_a_directory_that_is_offline_is_reported_as_such(tmp_path: Path) -> None
         broker.call(lambda: broker.replicas.disk_failed(StorageFault("it smokes")))
         (directory,) = broker.ask(DescribeLogDirsRequest(topics=None)).results
     assert (directory.error_code, directory.topics) == (ErrorCode.KAFKA_STORAGE_ERROR, [])
+
+
+def test_a_cordoned_broker_says_so_from_version_5(broker: BrokerContext) -> None:
+    request = DescribeLogDirsRequest(topics=None)
+    assert [broker.ask(request).results[0].is_cordoned] == [False]
+    cordon = [ConfigOp("cordoned.log.dirs", Op.SET, "*")]
+    broker.run(broker.cluster.alter_configs(Resource.BROKER, str(BROKER_ID), cordon))
+    told = [broker.ask(request, version).results[0].is_cordoned for version in (4, 5)]
+    assert told == [False, True]
 
 
 def test_sizes_need_the_right_to_describe_the_cluster(broker: BrokerContext) -> None:

@@ -452,6 +452,8 @@ def test_a_read_that_fails_refuses_that_partition(
 
 def request_for(broker: BrokerContext, version: int, **fields: Any) -> FetchRequest:
     wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=ALL)
+    if version >= 18:
+        wanted.high_watermark = 3  # of a replica in KRaft (KIP-1166)
     name: dict[str, Any] = {"topic": "orders"}
     if version >= 13:
         name = {"topic_id": broker.cluster.image.topics["orders"].id}
@@ -460,7 +462,7 @@ def request_for(broker: BrokerContext, version: int, **fields: Any) -> FetchRequ
     )
 
 
-@pytest.mark.parametrize("version", range(4, 18))
+@pytest.mark.parametrize("version", range(4, 19))
 def test_every_version_carries_the_records(broker: BrokerContext, version: int) -> None:
     broker.create_topic("orders")
     broker.append("orders", count=3)
@@ -503,7 +505,7 @@ def test_a_right_that_is_taken_away_ends_a_session_s_reading(broker: BrokerConte
     assert topic.partitions[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-@pytest.mark.parametrize("version", [12, 17])
+@pytest.mark.parametrize("version", [12, 17, 18])
 def test_only_brokers_may_fetch_as_replicas(broker: BrokerContext, version: int) -> None:
     broker.create_topic("orders")
     fields: dict[str, Any] = (

@@ -12,7 +12,10 @@ from penstock.wire.messages.delete_groups import DeleteGroupsRequest
 from penstock.wire.messages.describe_groups import DescribeGroupsRequest
 from penstock.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from penstock.wire.messages.list_groups import ListGroupsRequest
-from penstock.wire.messages.offset_commit import OffsetCommitRequestPartition
+from penstock.wire.messages.offset_commit import (
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from penstock.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -210,6 +213,86 @@ def test_all_offsets_of_a_group_are_told_when_no_topics_are_named(
     topics = answer.topics if version < 8 else answer.groups[0].topics
 
     assert [(t.name, t.partitions[0].committed_offset) for t in topics] == [("t", 5), ("u", 6)]
+
+
+def by_id(broker: BrokerContext, *names: str) -> dict[str, bytes]:
+    ids = {name: bytes(topic.id) for name, topic in broker.cluster.image.topics.items()}
+    return {name: ids.get(name, b"nobody-has-it-16") for name in names}
+
+
+def test_offsets_are_committed_and_told_by_topic_id(broker: BrokerContext) -> None:
+    for topic in ("t", "u", "secret"):
+        broker.create_topic(topic)
+    find(broker)
+    broker.forbid(Operation.READ, ResourceType.TOPIC, "secret")
+    ids = by_id(broker, "unknown", "t", "secret")
+    request = commit_request(5)
+    request.topics = [
+        OffsetCommitRequestTopic(
+            topic_id=topic_id,
+            partitions=[
+                OffsetCommitRequestPartition(partition_index=index, committed_offset=5)
+                for index in (0, 1)
+            ],
+        )
+        for topic_id in ids.values()
+    ]
+
+    answer = broker.ask(request, 10)
+
+    assert [(t.name, t.topic_id) for t in answer.topics] == [("", it) for it in ids.values()]
+    assert commit_codes(answer) == [
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ]
+    assert committed(broker) == 5
+
+    broker.forbid(Operation.DESCRIBE, ResourceType.TOPIC, "secret")
+    named = [OffsetFetchRequestTopics(topic_id=it, partition_indexes=[0]) for it in ids.values()]
+    asked = [
+        OffsetFetchRequestGroup(group_id=GROUP, topics=named),
+        OffsetFetchRequestGroup(group_id=GROUP, topics=None),
+    ]
+    first, second = broker.ask(OffsetFetchRequest(groups=asked), 10).groups
+    assert [(t.topic_id, *told(t.partitions[0])) for t in first.topics] == [
+        (ids["unknown"], -1, ErrorCode.UNKNOWN_TOPIC_ID),
+        (ids["t"], 5, ErrorCode.NONE),
+        (ids["secret"], -1, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+    ]
+    assert [(t.topic_id, *told(t.partitions[0])) for t in second.topics] == [(ids["t"], 5, 0)]
+
+
+def told(partition: Any) -> tuple[int, int]:
+    return partition.committed_offset, partition.error_code
+
+
+def test_a_topic_made_anew_has_no_offsets_under_its_old_id(broker: BrokerContext) -> None:
+    broker.create_topic("t")
+    find(broker)
+    old = by_id(broker, "t")["t"]
+    broker.run(broker.cluster.delete_topics(["t"]))
+    broker.create_topic("t")
+    request = commit_request(5)
+    request.topics[0].topic_id = old
+    assert commit_codes(broker.ask(request, 10)) == [ErrorCode.UNKNOWN_TOPIC_ID]
+    named = [OffsetFetchRequestTopics(topic_id=old, partition_indexes=[0])]
+    asked = [OffsetFetchRequestGroup(group_id=GROUP, topics=named)]
+    (group,) = broker.ask(OffsetFetchRequest(groups=asked), 10).groups
+    assert told(group.topics[0].partitions[0]) == (-1, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+def test_who_asks_the_wrong_broker_by_id_is_told_the_same_ids(broker: BrokerContext) -> None:
+    topics = [OffsetFetchRequestTopics(topic_id=b"nobody-has-it-16", partition_indexes=[0])]
+    asked = [OffsetFetchRequestGroup(group_id=GROUP, topics=topics)]
+    (group,) = broker.ask(OffsetFetchRequest(groups=asked), 10).groups
+    assert group.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    (topic,) = group.topics
+    assert topic.topic_id == b"nobody-has-it-16"
+    assert topic.partitions[0].error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT
 
 
 def test_groups_are_answered_one_by_one(broker: BrokerContext) -> None:

@@ -13,6 +13,7 @@ from penstock.wire.messages.list_offsets import (
 from tests.support.context import BrokerContext
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+EARLIEST_PENDING_UPLOAD = -6
 
 
 def ask(
@@ -21,7 +22,7 @@ def ask(
     topic: str = "orders",
     index: int = 0,
     *,
-    version: int = 10,
+    version: int = 11,
     isolation: int = 0,
     epoch: int = -1,
 ) -> ListOffsetsPartitionResponse:
@@ -55,7 +56,7 @@ def found(result: ListOffsetsPartitionResponse) -> tuple[int, int, int]:
 # The ends --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", range(1, 11))
+@pytest.mark.parametrize("version", range(1, 12))
 def test_every_version_tells_both_ends(broker: BrokerContext, version: int) -> None:
     broker.create_topic("orders")
     broker.append("orders", count=5)
@@ -104,14 +105,14 @@ def test_a_timestamp_is_found_exactly_also_inside_a_batch(broker: BrokerContext)
 
 @pytest.mark.parametrize(
     ("timestamp", "since"),
-    [(MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9)],
+    [(MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9), (EARLIEST_PENDING_UPLOAD, 11)],
 )
 def test_special_timestamps_have_a_meaning_since_some_version(
     broker: BrokerContext, timestamp: int, since: int
 ) -> None:
     broker.create_topic("orders")
     append_at(broker, 0, 5)
-    for version in range(1, 11):
+    for version in range(1, 12):
         code = ask(broker, timestamp, version=version).error_code
         assert code == (ErrorCode.NONE if version >= since else ErrorCode.UNSUPPORTED_VERSION)
 
@@ -124,9 +125,10 @@ def test_special_timestamps_tell_of_what_is_here_and_what_is_tiered(
     broker.call(lambda: broker.partition("orders").delete_records_before(1))
     assert found(ask(broker, EARLIEST_LOCAL)) == (0, 1, -1)
     assert found(ask(broker, LATEST_TIERED)) == (0, -1, -1), "nothing is"
+    assert found(ask(broker, EARLIEST_PENDING_UPLOAD)) == (0, -1, -1), "nothing waits for it"
 
 
-@pytest.mark.parametrize("timestamp", [-6, -100])
+@pytest.mark.parametrize("timestamp", [-7, -100])
 def test_other_negative_timestamps_are_refused(broker: BrokerContext, timestamp: int) -> None:
     broker.create_topic("orders")
     assert ask(broker, timestamp).error_code == ErrorCode.UNSUPPORTED_VERSION
