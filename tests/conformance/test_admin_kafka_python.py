@@ -232,3 +232,31 @@ def test_producers_are_described(admin: KafkaAdminClient, broker: Broker, topic:
 
 def test_users_are_not_there_yet(admin: KafkaAdminClient) -> None:
     assert admin.describe_user_scram_credentials() == {}
+
+
+def test_the_metadata_quorum_is_the_controller_and_the_brokers(admin: KafkaAdminClient) -> None:
+    controller = admin.describe_cluster()["controller_id"]
+    (topic,) = admin.describe_metadata_quorum()["topics"]
+    (partition,) = topic["partitions"]
+    assert (topic["topic_name"], partition["partition_index"]) == ("__cluster_metadata", 0)
+    assert (partition["error"], partition["leader_id"]) == (None, controller)
+    assert partition["leader_epoch"] > 0
+    (voter,) = partition["current_voters"]
+    assert (voter["replica_id"], partition["observers"]) == (controller, [])
+    assert voter["log_end_offset"] == partition["high_watermark"] > 0
+
+
+def test_a_replica_is_in_its_directory_and_in_no_other(
+    admin: KafkaAdminClient, broker: Broker, topic: str
+) -> None:
+    replica = kafka.TopicPartitionReplica(topic, 0, 1)
+    elsewhere = kafka.TopicPartitionReplica(topic, 1, 1)
+    absent = kafka.TopicPartitionReplica(topic, 9, 1)
+    codes = admin.alter_replica_log_dirs(
+        {replica: str(broker.data_dir), elsewhere: "/elsewhere", absent: str(broker.data_dir)}
+    )
+    assert codes == {
+        replica: errors.NoError,
+        elsewhere: errors.LogDirNotFoundError,
+        absent: errors.UnknownTopicOrPartitionError,
+    }

@@ -11,7 +11,7 @@ from typing import Any, Final
 from penstock.broker.ballot import Ballot
 from penstock.broker.commands import DEFAULT_TIMEOUT_MS, new_id
 from penstock.broker.committer import Committer
-from penstock.broker.controller_duties import Duties
+from penstock.broker.controller_duties import Duties, Report
 from penstock.broker.delegation import Delegation, Spawn
 from penstock.broker.departed import Departed
 from penstock.broker.heartbeats import Heartbeats
@@ -228,6 +228,10 @@ class Cluster(Delegation):
 
     def heartbeat(self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
         return self._heartbeats.receive(request)
+
+    def last_report(self, broker_id: int) -> Report | None:
+        """What another broker last reported to this one as the controller; None at any other broker."""
+        return self._duties.last_report(broker_id) if self.is_controller else None
 
     async def confirm_deleted(self, topic_ids: Iterable[TopicId]) -> None:
         """This broker holds no data of those topics any more; once nobody does, their tombstones go."""

@@ -38,6 +38,8 @@ class Report(NamedTuple):
 
     epoch: int
     applied: int  # the revision of its image
+    heard_s: float  # when it said so, by the clock of the loop
+    caught_up_s: float | None  # when it last had all that the controller had
 
 
 class Standing(NamedTuple):
@@ -139,7 +141,7 @@ class Duties:
         Who leaves may do so at once, or may have to stay because its disk is broken: it leads no more.
         """
         broker = self._registered(broker_id, epoch)
-        self._reports[broker_id] = Report(epoch, applied)
+        self._note(broker_id, epoch, applied)
         if self._veterans.get(broker_id) == epoch:
             self._end_patience()
         if has_failed and self._failed.get(broker_id) != epoch:
@@ -156,14 +158,27 @@ class Duties:
             wants_to_leave and self._may_leave(broker_id),
         )
 
+    def _note(self, broker_id: int, epoch: int, applied: int) -> None:
+        now_s = asyncio.get_running_loop().time()
+        before = self.last_report(broker_id)
+        caught_up_s = before.caught_up_s if before is not None else None
+        if applied >= self._image.revision:
+            caught_up_s = now_s
+        self._reports[broker_id] = Report(epoch, applied, now_s, caught_up_s)
+
+    def last_report(self, broker_id: int) -> Report | None:
+        """What another broker last reported to this controller in its present session."""
+        report, broker = self._reports.get(broker_id), self._image.brokers.get(broker_id)
+        if report is None or broker is None or report.epoch != broker.epoch:
+            return None
+        return report
+
     def applied(self, broker_id: int) -> int:
         """The revision that a running broker is known to have taken in."""
         if broker_id == self._view.broker_id:
             return self._image.revision
-        report, broker = self._reports.get(broker_id), self._image.brokers.get(broker_id)
-        if report is None or broker is None or report.epoch != broker.epoch:
-            return 0
-        return report.applied
+        report = self.last_report(broker_id)
+        return 0 if report is None else report.applied
 
     def _registered(self, broker_id: int, epoch: int) -> BrokerInfo:
         if not self._committer.holds_office:

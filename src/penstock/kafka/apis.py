@@ -13,6 +13,7 @@ from penstock.kafka.handlers import (
     alter_configs,
     alter_partition,
     alter_partition_reassignments,
+    alter_replica_log_dirs,
     api_versions,
     assign_replicas_to_dirs,
     broker_heartbeat,
@@ -32,6 +33,7 @@ from penstock.kafka.handlers import (
     describe_groups,
     describe_log_dirs,
     describe_producers,
+    describe_quorum,
     describe_topic_partitions,
     describe_transactions,
     describe_user_scram_credentials,
@@ -90,6 +92,10 @@ from penstock.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
 )
+from penstock.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+)
 from penstock.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from penstock.wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
@@ -130,6 +136,7 @@ from penstock.wire.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
 )
+from penstock.wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from penstock.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -241,6 +248,7 @@ _ROWS: tuple[Api[Any, Any], ...] = (
     _api(ApiKey.DELETE_ACLS, (1, 3), DeleteAclsRequest, DeleteAclsResponse, delete_acls.handle, refuse=delete_acls.refuse),
     _api(ApiKey.DESCRIBE_CONFIGS, (1, 4), DescribeConfigsRequest, DescribeConfigsResponse, describe_configs.handle, refuse=describe_configs.refuse),
     _api(ApiKey.ALTER_CONFIGS, (0, 2), AlterConfigsRequest, AlterConfigsResponse, alter_configs.handle, refuse=alter_configs.refuse, forwarded=True),
+    _api(ApiKey.ALTER_REPLICA_LOG_DIRS, (1, 2), AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse, alter_replica_log_dirs.handle, refuse=alter_replica_log_dirs.refuse),
     _api(ApiKey.DESCRIBE_LOG_DIRS, (1, 5), DescribeLogDirsRequest, DescribeLogDirsResponse, describe_log_dirs.handle),
     _api(ApiKey.CREATE_PARTITIONS, (0, 3), CreatePartitionsRequest, CreatePartitionsResponse, create_partitions.handle, refuse=create_partitions.refuse, forwarded=True),
     _api(ApiKey.ELECT_LEADERS, (0, 2), ElectLeadersRequest, ElectLeadersResponse, elect_leaders.handle, refuse=elect_leaders.refuse, forwarded=True),
@@ -249,6 +257,7 @@ _ROWS: tuple[Api[Any, Any], ...] = (
     _api(ApiKey.LIST_PARTITION_REASSIGNMENTS, (0, 0), ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse, list_partition_reassignments.handle),
     _api(ApiKey.DESCRIBE_CLIENT_QUOTAS, (0, 1), DescribeClientQuotasRequest, DescribeClientQuotasResponse, describe_client_quotas.handle, refuse=describe_client_quotas.refuse),
     _api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, (0, 0), DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse, describe_user_scram_credentials.handle),
+    _api(ApiKey.DESCRIBE_QUORUM, (0, 2), DescribeQuorumRequest, DescribeQuorumResponse, describe_quorum.handle, forwarded=True),
     _api(ApiKey.ALTER_PARTITION, (2, 3), AlterPartitionRequest, AlterPartitionResponse, alter_partition.handle),
     _api(ApiKey.ASSIGN_REPLICAS_TO_DIRS, (0, 0), AssignReplicasToDirsRequest, AssignReplicasToDirsResponse, assign_replicas_to_dirs.handle),
     _api(ApiKey.BROKER_HEARTBEAT, (0, 2), BrokerHeartbeatRequest, BrokerHeartbeatResponse, broker_heartbeat.handle),

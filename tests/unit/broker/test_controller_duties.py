@@ -2,7 +2,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from penstock.broker.controller_duties import Duties
+from penstock.broker.controller_duties import Duties, Report
 from penstock.metadata.decisions import Decision, Rules
 from penstock.metadata.image import ClusterImage, Delta
 from penstock.metadata.store import Put
@@ -67,15 +67,50 @@ def test_a_broker_that_comes_while_another_is_registered_is_registered_next() ->
     assert set(world.image.registrations) == {1, 2, 3}
 
 
+async def heard(
+    duties: Duties,
+    epoch: int,
+    applied: int,
+    *,
+    wants_to_leave: bool = False,
+    has_failed: bool = False,
+) -> Report | None:
+    """A heartbeat of broker 2, and what is known of that broker then."""
+    duties.heartbeat(2, epoch, applied, wants_to_leave=wants_to_leave, has_failed=has_failed)
+    return duties.last_report(2)
+
+
+def test_a_broker_is_caught_up_as_of_its_last_report_of_everything() -> None:
+    world = world_with(PartitionImage(2, 5, 7, (1, 2, 3), (1, 2)))
+    office = cast(Any, Office(world, lambda: None))
+    duties = Duties(office, office, office, wake=lambda: None, patience_ms=0)
+    epoch, revision = world.image.brokers[2].epoch, world.image.revision
+
+    async def reports() -> list[Report | None]:
+        return [await heard(duties, epoch, applied) for applied in (0, revision, revision - 1)]
+
+    assert duties.last_report(2) is None
+    first, second, third = asyncio.run(reports())
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert [it.applied for it in (first, second, third)] == [0, revision, revision - 1]
+    assert first.caught_up_s is None
+    assert second.caught_up_s == third.caught_up_s == second.heard_s
+    assert third.heard_s >= second.heard_s
+    world.start(2)
+    assert duties.last_report(2) is None, "its next session has said nothing yet"
+
+
 def test_a_broker_whose_disk_fails_while_it_leaves_is_not_kept_as_eligible() -> None:
     world = world_with(PartitionImage(2, 5, 7, (1, 2, 3), (1, 2)))
     office = cast(Any, Office(world, lambda: None))
     duties = Duties(office, office, office, wake=lambda: None, patience_ms=0)
     epoch = world.image.brokers[2].epoch
-    duties.heartbeat(2, epoch, world.revision, wants_to_leave=True)
+    asyncio.run(heard(duties, epoch, world.revision, wants_to_leave=True))
     asyncio.run(duties.attend())
     assert partition(world).elr == (2,)
-    duties.heartbeat(2, epoch, world.revision, wants_to_leave=True, has_failed=True)
+    asyncio.run(heard(duties, epoch, world.revision, wants_to_leave=True, has_failed=True))
     asyncio.run(duties.attend())
     assert (partition(world).isr, partition(world).elr) == ((1,), ())
     assert world.image.registrations[2].disk_failed
@@ -88,7 +123,7 @@ def test_a_broker_that_comes_back_with_a_failed_disk_is_not_admitted() -> None:
     duties = Duties(office, office, office, wake=lambda: None, patience_ms=0)
     asyncio.run(duties.attend())
     epoch = world.image.brokers[2].epoch
-    duties.heartbeat(2, epoch, world.revision, wants_to_leave=False, has_failed=True)
+    asyncio.run(heard(duties, epoch, world.revision, has_failed=True))
     asyncio.run(duties.attend())
     assert world.image.brokers[2].fenced
     assert world.image.registrations[2].disk_failed

@@ -10,6 +10,11 @@ from penstock.broker.transactions import STATE_TOPIC
 from penstock.model.errors import ErrorCode
 from penstock.model.ids import TopicPartition
 from penstock.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from penstock.wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    PartitionRequest,
+    TopicRequest,
+)
 from penstock.wire.messages.init_producer_id import InitProducerIdRequest
 from penstock.wire.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -197,3 +202,29 @@ def test_no_two_brokers_give_the_same_producer_id(brokers: Several) -> None:
         for number in (1, 2, 3) * 5
     ]
     assert len(set(ids)) == len(ids)
+
+
+def test_every_broker_describes_the_same_quorum(brokers: Several) -> None:
+    """Only the controller knows how far the others are, so they forward the request."""
+    request = DescribeQuorumRequest(
+        topics=[
+            TopicRequest(
+                topic_name="__cluster_metadata", partitions=[PartitionRequest(partition_index=0)]
+            )
+        ]
+    )
+
+    def voters(of: int) -> list[tuple[int, bool]]:
+        (topic,) = brokers.ask(request, of=of).topics
+        (found,) = topic.partitions
+        assert found.leader_id in brokers.nodes
+        return [
+            (
+                it.replica_id,
+                it.log_end_offset == found.high_watermark and it.last_fetch_timestamp > 0,
+            )
+            for it in found.current_voters
+        ]
+
+    for number in brokers.nodes:
+        brokers.until(lambda: voters(number) == [(1, True), (2, True), (3, True)])  # noqa: B023
