@@ -269,6 +269,24 @@ def test_a_wrong_setting_is_refused_by_name(
     assert setting in error.str()
 
 
+def test_a_broker_takes_settings_of_kafka_that_have_no_effect(admin: Admin) -> None:
+    (broker_id,) = admin.list_topics(timeout=PATIENCE_S).brokers
+    kind, name = rd.ResourceType.BROKER, "sasl.kerberos.min.time.before.relogin"
+    given = [
+        entry(name, "58000", rd.AlterConfigOpType.SET),
+        entry("cleanup.policy", "delete", rd.AlterConfigOpType.SET),
+    ]
+    change(admin, str(broker_id), *given, kind=kind)
+    found = configs(admin, kind, str(broker_id))
+    assert (found[name].value, found[name].is_default) == ("58000", False)
+    assert (found["cleanup.policy"].value, found["cleanup.policy"].is_sensitive) == (None, True)
+    for it in given:
+        delete = rd.ConfigEntry(it.name, None, incremental_operation=rd.AlterConfigOpType.DELETE)
+        change(admin, str(broker_id), delete, kind=kind)
+    found = configs(admin, kind, str(broker_id))
+    assert (found[name].value, "cleanup.policy" in found) == ("60000", False)
+
+
 def test_a_setting_that_needs_a_restart_is_not_changed(admin: Admin) -> None:
     (broker_id,) = admin.list_topics(timeout=PATIENCE_S).brokers
     read_only = entry("log.dirs", "elsewhere", rd.AlterConfigOpType.SET)

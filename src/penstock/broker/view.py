@@ -15,6 +15,7 @@ from penstock.model.configs import (
     TopicConfig,
     resolve_broker_config,
     resolve_topic_config,
+    without_effect,
 )
 from penstock.model.errors import InvalidConfig
 
@@ -30,6 +31,7 @@ class View:
         self._static = static
         self._feed = feed
         self._topic_configs: dict[tuple[frozenset[tuple[str, str]], int], TopicConfig] = {}
+        self._without_effect: dict[str, str] = {}  # settings that were set, and why they do nothing
         feed.listen(self._take_settings)
 
     @property
@@ -106,6 +108,16 @@ class View:
             except InvalidConfig as error:  # does not go with what was set for this broker alone
                 _log.error("settings-refused broker=%d error=%s", self.broker_id, error)
             self._topic_configs.clear()
+            self._warn_of_settings()
+
+    def _warn_of_settings(self) -> None:
+        """Name each setting without effect once, when it is set or set anew after a removal."""
+        before, self._without_effect = self._without_effect, without_effect(self._broker_defaults)
+        for name in sorted(self._without_effect.keys() - before.keys()):
+            reason = self._without_effect[name]
+            _log.warning(
+                "setting-without-effect broker=%d name=%s reason=%s", self.broker_id, name, reason
+            )
 
 
 def inter_broker(listeners: Mapping[str, Endpoint], config: BrokerConfig) -> Endpoint | None:

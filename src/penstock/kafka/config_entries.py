@@ -11,6 +11,7 @@ from penstock.model.configs import (
     Setting,
     TopicConfig,
     Update,
+    run_time_broker_setting,
 )
 
 
@@ -48,13 +49,20 @@ def topic_entries(
 
 
 def broker_entries(layers: BrokerLayers) -> list[Entry]:
-    return [_broker_entry(setting, layers) for setting in BROKER_SETTINGS.values()]
+    """Every setting, and what was set under names that are not in the table."""
+    others = {name for layer in layers for name in layer if name not in BROKER_SETTINGS}
+    settings = [*BROKER_SETTINGS.values(), *map(run_time_broker_setting, sorted(others))]
+    return [_broker_entry(setting, layers) for setting in settings]
+
+
+def _setting(name: str) -> Setting:
+    return BROKER_SETTINGS.get(name) or run_time_broker_setting(name)
 
 
 def all_brokers_entries(layers: BrokerLayers) -> list[Entry]:
     """Only what was set for all brokers at run time: the rest belongs to each of them."""
     return [
-        _all_brokers_entry(BROKER_SETTINGS[name], value)
+        _all_brokers_entry(_setting(name), value)
         for name, value in sorted(layers.all_brokers.items())
     ]
 
@@ -100,9 +108,9 @@ def _synonyms(names: Sequence[str], layers: BrokerLayers) -> Iterator[Synonym]:
     for layer, source in zip(layers, _LAYERS, strict=True):
         for name in names:
             if name in layer:
-                yield _synonym(BROKER_SETTINGS[name], layer[name], source)
+                yield _synonym(_setting(name), layer[name], source)
     for name in names:
-        setting = BROKER_SETTINGS[name]
+        setting = _setting(name)
         if setting.default is not None:
             yield _synonym(setting, setting.render(setting.default), Source.DEFAULT)
 

@@ -14,12 +14,13 @@ from penstock.metadata.promotions import check_may_mirror, promotion_after, topi
 from penstock.metadata.store import Delete, Put, Write
 from penstock.metadata.values import broker_config_key, encode, topic_config_key
 from penstock.model.configs import (
+    BROKER_SETTINGS,
     Kind,
     Setting,
     Update,
-    broker_setting,
     resolve_broker_config,
     resolve_topic_config,
+    run_time_broker_setting,
     topic_default,
     topic_setting,
 )
@@ -27,6 +28,8 @@ from penstock.model.errors import BrokerError, ErrorCode, InvalidConfig
 from penstock.model.settings import split_list
 
 ALL_BROKERS: Final = ""
+_UNLISTED_MAX: Final = 100  # names in one broker resource that no table lists
+_IDLE_VALUE_MAX_CHARS: Final = 32_768  # of a value that has no effect
 
 
 class Resource(Enum):
@@ -165,6 +168,7 @@ def _broker_target(image: ClusterImage, name: str, layers: BrokerLayers) -> _Tar
         return layers._replace(**{"own" if one_broker else "all_brokers": overrides}).in_force
 
     def check(overrides: Mapping[str, str]) -> None:
+        _check_unlisted(overrides)
         _check_brokers(image, in_force(overrides))
 
     def elrs(overrides: Mapping[str, str]) -> Sequence[Decision[None]]:
@@ -179,7 +183,13 @@ def _broker_target(image: ClusterImage, name: str, layers: BrokerLayers) -> _Tar
 
 
 def _dynamic_setting(name: str, one_broker: bool) -> Setting:
-    setting = broker_setting(name)
+    setting = run_time_broker_setting(name)
+    if setting.update is Update.PER_LISTENER:
+        raise BrokerError(
+            f"{name} can change while a broker runs only for one listener:"
+            f" listener.name.LISTENER.{name}",
+            ErrorCode.INVALID_REQUEST,
+        )
     if setting.update is Update.READ_ONLY:
         raise BrokerError(
             f"{name} cannot change while a broker runs: set it in the broker's file and restart",
@@ -190,6 +200,15 @@ def _dynamic_setting(name: str, one_broker: bool) -> Setting:
             f"{name} can only be set for one broker at a time", ErrorCode.INVALID_REQUEST
         )
     return setting
+
+
+def _check_unlisted(overrides: Mapping[str, str]) -> None:
+    """Kafka stores any name. These are bounded, as all brokers keep them in memory."""
+    count = sum(name not in BROKER_SETTINGS for name in overrides)
+    if count > _UNLISTED_MAX:
+        raise InvalidConfig(
+            f"{count} settings have names that no broker knows; the limit is {_UNLISTED_MAX}"
+        )
 
 
 def _check_brokers(image: ClusterImage, in_force: Mapping[str, str]) -> None:
@@ -222,6 +241,10 @@ def _apply(changed: dict[str, str], op: ConfigOp, target: _Target) -> None:
     if op.value is None:
         raise BrokerError(f"{op.name} has no value", ErrorCode.INVALID_REQUEST)
     value = op.value
+    if setting.no_effect and len(value) > _IDLE_VALUE_MAX_CHARS:
+        raise InvalidConfig(
+            f"the value of {op.name} has {len(value)} characters; the limit is {_IDLE_VALUE_MAX_CHARS}"
+        )
     if op.op is not Op.SET:
         if setting.kind is not Kind.LIST:
             raise InvalidConfig(f"{op.name} is not a list: it can be set or deleted only")

@@ -1,16 +1,20 @@
-"""Every broker setting: Kafka's names, units and defaults, and our own under `penstock.`."""
+"""Every broker setting: Kafka's names, units and defaults, and our own under `penstock.`.
 
+Those of Kafka that change nothing here are in `ineffective_configs`.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
-from penstock.model.settings import Table, Update
+from penstock.model.ineffective_configs import INEFFECTIVE_SETTINGS
+from penstock.model.settings import Setting, Table, Update
 from penstock.model.topic_configs import TOPIC_SETTINGS as _TOPIC
 from penstock.model.units import DOUBLE_MAX, INT_MAX, LONG_MAX
 
 _CLUSTER_WIDE: Final = Update.CLUSTER_WIDE
 _READ_ONLY: Final = Update.READ_ONLY
-
-_NO_REPLICATION: Final = "brokers do not replicate yet"
 
 _broker = Table()
 
@@ -223,9 +227,6 @@ class BrokerConfig:
     offset_metadata_max_bytes: int = _broker.integer(
         "offset.metadata.max.bytes", 4096, "Longest text that a commit may carry.", at_least=0,
     )
-    offsets_commit_timeout_ms: int = _broker.integer(
-        "offsets.commit.timeout.ms", 5000, "Longest wait for a commit's replicas.", at_least=1, unsupported=_NO_REPLICATION,
-    )
     offsets_retention_minutes: int = _broker.integer(
         "offsets.retention.minutes", 10_080, "How long an empty group's offsets are kept.", at_least=1,
     )
@@ -335,11 +336,6 @@ class BrokerConfig:
         "follower.replication.throttled.rate", LONG_MAX, at_least=0, update=Update.PER_BROKER,
         doc="Bytes a second that this broker fetches for throttled replicas of its own that are not in sync.",
     )
-    replica_alter_log_dirs_io_max_bytes_per_second: int = _broker.long(
-        "replica.alter.log.dirs.io.max.bytes.per.second", LONG_MAX, at_least=1, update=Update.PER_BROKER,
-        doc="Bytes a second that go from one data directory to another; Kafka's tools reset it after a move.",
-        unsupported="a broker has one data directory",
-    )
     replica_socket_timeout_ms: int = _broker.integer(
         "replica.socket.timeout.ms", 30_000, "Silence of a leader after which its connection is given up.", at_least=1,
     )
@@ -357,4 +353,8 @@ class BrokerConfig:
     # fmt: on
 
 
-BROKER_SETTINGS: Final = _broker.rows
+EFFECTIVE_SETTINGS: Final = _broker.rows  # each an attribute of BrokerConfig
+BROKER_SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
+    {**EFFECTIVE_SETTINGS, **INEFFECTIVE_SETTINGS}
+)
+assert not EFFECTIVE_SETTINGS.keys() & INEFFECTIVE_SETTINGS.keys(), "a setting is declared twice"

@@ -1,10 +1,11 @@
 """Settings in force: topic overrides over the broker's settings over Kafka's defaults, checked by name and by value."""
 
+import re
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
-from penstock.model.broker_configs import BROKER_SETTINGS, BrokerConfig
+from penstock.model.broker_configs import BROKER_SETTINGS, EFFECTIVE_SETTINGS, BrokerConfig
 from penstock.model.errors import InvalidConfig
 from penstock.model.settings import Kind, Setting, Update, Value
 from penstock.model.topic_configs import TOPIC_SETTINGS, TopicConfig
@@ -12,6 +13,7 @@ from penstock.model.units import Unit
 
 __all__ = [
     "BROKER_SETTINGS",
+    "EFFECTIVE_SETTINGS",
     "TOPIC_SETTINGS",
     "BrokerConfig",
     "Kind",
@@ -24,10 +26,18 @@ __all__ = [
     "default_min_insync_replicas",
     "resolve_broker_config",
     "resolve_topic_config",
+    "run_time_broker_setting",
     "topic_default",
     "topic_setting",
+    "without_effect",
 ]
 
+_OWN_PREFIX: Final = "penstock."
+_NAME: Final = re.compile(r"[!-~]{1,255}")
+_LISTENER_PREFIX: Final = re.compile(r"listener\.name\.[^.]+\.")
+_OF_LISTENERS_OF_ALL_BROKERS: Final = frozenset(
+    {"max.connections", "max.connection.creation.rate", "num.network.threads"}
+)
 _MS_PER: Final = {Unit.HOURS: 3_600_000, Unit.MINUTES: 60_000}
 _ASCENDING: Final = (
     ("group.min.session.timeout.ms", "group.max.session.timeout.ms"),
@@ -54,10 +64,67 @@ def topic_setting(name: str) -> Setting:
 
 def broker_setting(name: str) -> Setting:
     """The row of a broker setting; raises InvalidConfig with the nearest name that exists."""
-    setting = BROKER_SETTINGS.get(name)
+    setting = BROKER_SETTINGS.get(name) or _of_listener(name)
     if setting is None:
         raise InvalidConfig(_unknown("broker", name, BROKER_SETTINGS))
     return setting
+
+
+def run_time_broker_setting(name: str) -> Setting:
+    """As `broker_setting`, but Kafka also stores names that it does not know, and so does a broker here.
+
+    A name under `penstock.` is ours, so an unknown one is a mistake.
+    """
+    setting = BROKER_SETTINGS.get(name) or _of_listener(name)
+    if setting is not None:
+        return setting
+    if name.startswith(_OWN_PREFIX) or not _NAME.fullmatch(name):
+        raise InvalidConfig(_unknown("broker", name, BROKER_SETTINGS))
+    return Setting(
+        name,
+        Kind.UNKNOWN,
+        None,
+        "No effect: no broker knows this name.",
+        update=Update.CLUSTER_WIDE,
+        no_effect=_unknown("broker", name, BROKER_SETTINGS),
+    )
+
+
+def _of_listener(name: str) -> Setting | None:
+    """`listener.name.NAME.SETTING` and `listener.name.NAME.MECHANISM.SETTING`: one listener's own value."""
+    match = _LISTENER_PREFIX.match(name)
+    if match is None:
+        return None
+    rest = name[match.end() :]
+    base = BROKER_SETTINGS.get(rest) or BROKER_SETTINGS.get(rest.partition(".")[2])
+    if base is None:
+        return None
+    is_for_all = base.name in _OF_LISTENERS_OF_ALL_BROKERS
+    reason = base.no_effect or f"listeners have no settings of their own; set {base.name}"
+    return base._replace(
+        name=name,
+        doc=f"No effect: {reason}.",
+        no_effect=reason,
+        update=Update.CLUSTER_WIDE if is_for_all else Update.PER_BROKER,
+        synonyms=(),
+    )
+
+
+def without_effect(values: Mapping[str, str]) -> dict[str, str]:
+    """Why a setting has no effect, for each of `values` that asks for something else than the default."""
+    found = {}
+    for name, text in values.items():
+        setting = run_time_broker_setting(name)
+        if setting.no_effect and (name not in BROKER_SETTINGS or _differs(setting, text)):
+            found[name] = setting.no_effect
+    return found
+
+
+def _differs(setting: Setting, text: str) -> bool:
+    try:
+        return setting.parse(text) != setting.default
+    except InvalidConfig:
+        return True
 
 
 def check_topic_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
@@ -114,8 +181,9 @@ def resolve_broker_config(values: Mapping[str, str]) -> BrokerConfig:
     """What a broker with these settings is ruled by; the rest has its default."""
     attributes: dict[str, Any] = {}
     for name, text in values.items():
-        setting = broker_setting(name)
-        attributes[setting.attribute] = setting.parse(text)
+        value = run_time_broker_setting(name).parse(text)
+        if name in EFFECTIVE_SETTINGS:
+            attributes[EFFECTIVE_SETTINGS[name].attribute] = value
     config = BrokerConfig(**attributes)
     if config.default_replication_factor == 0:
         raise InvalidConfig("invalid value '0' for default.replication.factor: give -1, 1 or more")

@@ -29,6 +29,7 @@ TextT = TypeVar("TextT", str, str | None)
 class Kind(IntEnum):
     """Types of a value, with the numbers that DescribeConfigs uses."""
 
+    UNKNOWN = 0
     BOOLEAN = 1
     STRING = 2
     INT = 3
@@ -45,6 +46,7 @@ class Update(Enum):
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
+    PER_LISTENER = "per-listener"  # at run time only with the prefix of a listener
     CLUSTER_WIDE = "cluster-wide"
 
 
@@ -74,6 +76,7 @@ class Setting(NamedTuple):
     ] = ()  # broker settings that give a topic setting its default, in order
     update: Update = Update.READ_ONLY
     unsupported: str = ""  # why nothing but the default is accepted
+    no_effect: str = ""  # why any value is accepted and changes nothing
     kafka_default: str | None = None  # set where our default differs on purpose
 
     @property
@@ -82,7 +85,8 @@ class Setting(NamedTuple):
 
     @property
     def is_sensitive(self) -> bool:
-        return self.kind is Kind.PASSWORD
+        """As in Kafka, a value of an unknown type may be a secret."""
+        return self.kind in (Kind.PASSWORD, Kind.UNKNOWN)
 
     def parse(self, text: str) -> Value:
         """The checked value of `text`; raises InvalidConfig with the setting's name and the remedy."""
@@ -129,7 +133,7 @@ class Setting(NamedTuple):
                     return parse_quantity(text, self.unit)
                 except ValueError as error:
                     raise self._refusal(text, str(error)) from None
-            case Kind.STRING | Kind.CLASS | Kind.PASSWORD:
+            case Kind.STRING | Kind.CLASS | Kind.PASSWORD | Kind.UNKNOWN:
                 return text
 
     def _read_double(self, text: str) -> float:

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.model.configs import (
     BROKER_SETTINGS,
+    EFFECTIVE_SETTINGS,
     BrokerConfig,
     Setting,
     broker_setting,
@@ -66,12 +67,13 @@ class Settings:
         return {name: given.text for name, given in self.given.items()}
 
     def rows(self) -> list[Row]:
-        """Every setting, set or not."""
-        return [self._row(setting) for setting in BROKER_SETTINGS.values()]
+        """Every setting that has an effect, set or not, and what else was set."""
+        others = [broker_setting(name) for name in self.given if name not in EFFECTIVE_SETTINGS]
+        return [self._row(setting) for setting in (*EFFECTIVE_SETTINGS.values(), *others)]
 
     def _row(self, setting: Setting) -> Row:
         given = self.given.get(setting.name)
-        value = getattr(self.config, setting.attribute)
+        value = getattr(self.config, setting.attribute, setting.default)
         return Row(
             setting.name,
             given.text if given is not None else setting.render(value),

@@ -168,7 +168,26 @@ def test_broker_settings_are_set_for_one_or_for_all(name: str, own: dict[str, st
             ErrorCode.INVALID_REQUEST,
             "listeners cannot change",
         ),
-        (ConfigOp("num.partition", Op.SET, "1"), "", ErrorCode.INVALID_CONFIG, "num.partitions"),
+        (ConfigOp("penstock.htpp", Op.SET, "1"), "", ErrorCode.INVALID_CONFIG, "penstock.http"),
+        (ConfigOp("num.io.threads", Op.SET, "0"), "", ErrorCode.INVALID_CONFIG, "num.io.threads"),
+        (
+            ConfigOp("ssl.key.password", Op.SET, "x"),
+            "1",
+            ErrorCode.INVALID_REQUEST,
+            "listener.name.LISTENER.ssl.key.password",
+        ),
+        (
+            ConfigOp("listener.name.x.ssl.key.password", Op.SET, "x"),
+            "",
+            ErrorCode.INVALID_REQUEST,
+            "one broker",
+        ),
+        (
+            ConfigOp("cleanup.policy", Op.SET, "x" * 32_769),
+            "",
+            ErrorCode.INVALID_CONFIG,
+            "the limit is 32768",
+        ),
         (
             ConfigOp("log.retention.ms", Op.SET, "x"),
             "",
@@ -217,3 +236,26 @@ def test_equal_sets_of_settings_are_looked_at_once() -> None:
     same = {"retention.ms": "1"}
     world.create(TopicSpec("a", config=same), TopicSpec("b", config=same), TopicSpec("c"))
     assert [dict(config) for _, config in distinct_overrides(world.image)] == [same]
+
+
+def test_a_broker_stores_what_has_no_effect() -> None:
+    world = World()
+    names = {
+        "cleanup.policy": "delete",
+        "sasl.kerberos.min.time.before.relogin": "58000",
+        "listener.name.x.ssl.key.password": "sesame",
+    }
+    ops = [ConfigOp(name, Op.SET, value) for name, value in names.items()]
+    alter(world, *ops, resource=Resource.BROKER, name="1")
+    assert world.image.broker_configs["1"] == names
+    alter(world, ConfigOp("cleanup.policy", Op.DELETE), resource=Resource.BROKER, name="1")
+    assert "cleanup.policy" not in world.image.broker_configs["1"]
+
+
+def test_names_that_nobody_knows_are_limited_in_number() -> None:
+    world = World()
+    ops = [ConfigOp(f"custom.{number}", Op.SET, "x") for number in range(100)]
+    alter(world, *ops, resource=Resource.BROKER, name="")
+    error = refused(world, ConfigOp("one.more", Op.SET, "x"), resource=Resource.BROKER, name="")
+    assert error.code is ErrorCode.INVALID_CONFIG
+    assert "the limit is 100" in str(error)

@@ -1,7 +1,9 @@
 """Settings: names, units, bounds, and which layer wins."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -9,15 +11,19 @@ from hypothesis import strategies as st
 
 from penstock.model.configs import (
     BROKER_SETTINGS,
+    EFFECTIVE_SETTINGS,
     TOPIC_SETTINGS,
     BrokerConfig,
     Kind,
     Setting,
     TopicConfig,
     Update,
+    broker_setting,
     check_topic_overrides,
     resolve_broker_config,
     resolve_topic_config,
+    run_time_broker_setting,
+    without_effect,
 )
 from penstock.model.errors import ErrorCode, InvalidConfig
 
@@ -56,7 +62,7 @@ def test_the_topic_settings_are_those_of_kafka_4_and_our_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "table"), [(TopicConfig, TOPIC_SETTINGS), (BrokerConfig, BROKER_SETTINGS)]
+    ("config", "table"), [(TopicConfig, TOPIC_SETTINGS), (BrokerConfig, EFFECTIVE_SETTINGS)]
 )
 def test_each_attribute_is_a_setting_with_dots_for_underscores(
     config: type[TopicConfig] | type[BrokerConfig], table: Mapping[str, Setting]
@@ -172,7 +178,97 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(name: str, says: str) -
 
 def test_an_unknown_broker_setting_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(InvalidConfig, match=r"did you mean 'num\.partitions'"):
-        resolve_broker_config({"num.partition": "1"})
+        broker_setting("num.partition")
+
+
+def test_at_run_time_a_name_that_nobody_knows_is_stored_and_has_no_effect() -> None:
+    row = run_time_broker_setting("num.partition")
+    assert (row.kind, row.update, row.is_sensitive) == (Kind.UNKNOWN, Update.CLUSTER_WIDE, True)
+    assert "did you mean 'num.partitions'" in row.no_effect
+    assert resolve_broker_config({"num.partition": "many"}) == BrokerConfig()
+    assert resolve_broker_config({"broker_id": "9"}) == BrokerConfig(), "no attribute of ours"
+
+
+@pytest.mark.parametrize("name", ["penstock.htpp", "", "a b", "x" * 256, "größe"])
+def test_a_name_of_our_own_that_does_not_exist_and_an_odd_one_are_refused(name: str) -> None:
+    with pytest.raises(InvalidConfig):
+        run_time_broker_setting(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "update"),
+    [
+        ("listener.name.external.ssl.keystore.password", Kind.PASSWORD, Update.PER_BROKER),
+        ("listener.name.x.scram-sha-256.sasl.jaas.config", Kind.PASSWORD, Update.PER_BROKER),
+        ("listener.name.x.connections.max.reauth.ms", Kind.LONG, Update.PER_BROKER),
+        ("listener.name.x.max.connections", Kind.INT, Update.CLUSTER_WIDE),
+    ],
+)
+def test_one_listener_may_have_a_setting_of_its_own_without_effect(
+    name: str, kind: Kind, update: Update
+) -> None:
+    row = broker_setting(name)
+    assert (row.name, row.kind, row.update) == (name, kind, update)
+    assert row.no_effect
+    assert resolve_broker_config({name: "7"}) == BrokerConfig()
+
+
+def test_settings_without_effect_are_checked_and_told_unless_they_are_at_their_default() -> None:
+    values = {
+        "num.io.threads": "8",
+        "background.threads": "20",
+        "log.retention.ms": "1",
+        "listener.name.x.max.connections": "5",
+        "cleanup.policy": "delete",
+    }
+    told = without_effect(values)
+    assert sorted(told) == [
+        "background.threads",
+        "cleanup.policy",
+        "listener.name.x.max.connections",
+    ]
+    assert "set max.connections" in told["listener.name.x.max.connections"]
+    assert "did you mean 'log.cleanup.policy'" in told["cleanup.policy"]
+    with pytest.raises(InvalidConfig, match=r"num\.io\.threads: the least is 1"):
+        resolve_broker_config({"num.io.threads": "0"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("authorizer.class.name", "x.Authorizer", "every request is allowed"),
+        ("security.inter.broker.protocol", "SASL_SSL", "brokers speak plaintext"),
+        ("remote.log.storage.system.enable", "true", "tiered storage"),
+        ("node.id", "3", "set broker.id"),
+        ("log.dir", "/data", "set log.dirs"),
+    ],
+)
+def test_what_would_be_unsafe_to_ignore_is_refused(name: str, text: str, says: str) -> None:
+    with pytest.raises(InvalidConfig, match=says):
+        resolve_broker_config({name: text})
+    row = BROKER_SETTINGS[name]
+    default = row.render(row.default)
+    assert default is None or resolve_broker_config({name: default}) == BrokerConfig()
+
+
+def test_every_setting_has_an_effect_or_a_reason_for_none() -> None:
+    ineffective = BROKER_SETTINGS.keys() - EFFECTIVE_SETTINGS.keys()
+    assert all(
+        bool(BROKER_SETTINGS[name].no_effect) != bool(BROKER_SETTINGS[name].unsupported)
+        for name in ineffective
+    )
+    assert not any(row.no_effect for row in EFFECTIVE_SETTINGS.values())
+
+
+def test_the_page_lists_every_setting_without_effect_under_its_reason() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "settings-without-effect.md").read_text("utf-8")
+    listed = {
+        name: reason
+        for reason, names in re.findall(r"^\| (.+?) \| (`.+`) \|$", page, re.MULTILINE)
+        for name in re.findall(r"`([^`]+)`", names)
+    }
+    rows = (BROKER_SETTINGS[name] for name in BROKER_SETTINGS.keys() - EFFECTIVE_SETTINGS.keys())
+    assert listed == {row.name: row.no_effect or row.unsupported for row in rows}
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import penstock
-from penstock.model.configs import BROKER_SETTINGS, TOPIC_SETTINGS, Setting
+from penstock.model.configs import EFFECTIVE_SETTINGS, TOPIC_SETTINGS, Setting
 
 _NEVER_ASKED_FOR = {
     "group.consumer.min.heartbeat.interval.ms",  # bounds of other settings, checked when they are read
@@ -29,5 +29,5 @@ def test_every_setting_is_read_or_refused() -> None:
         return setting.attribute in read or bool(setting.unsupported)
 
     topic = {name for name, setting in TOPIC_SETTINGS.items() if not has_effect(setting)}
-    broker = {name for name, setting in BROKER_SETTINGS.items() if not has_effect(setting)}
+    broker = {name for name, setting in EFFECTIVE_SETTINGS.items() if not has_effect(setting)}
     assert topic | (broker - _INHERITED) == _NEVER_ASKED_FOR

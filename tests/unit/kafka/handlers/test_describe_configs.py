@@ -4,7 +4,7 @@ import pytest
 
 from penstock.kafka.security import Operation, ResourceType
 from penstock.metadata.config_changes import ConfigOp, Op, Resource
-from penstock.model.configs import BROKER_SETTINGS, TOPIC_SETTINGS
+from penstock.model.configs import BROKER_SETTINGS, TOPIC_SETTINGS, Kind
 from penstock.model.errors import ErrorCode
 from penstock.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -110,6 +110,39 @@ def test_a_broker_shows_what_was_set_where(tmp_path: Path) -> None:
     ]
     assert (for_all.name, for_all.value) == ("message.max.bytes", "4000")
     assert for_all.config_source == FROM_ALL_BROKERS
+
+
+def test_a_broker_takes_and_shows_settings_without_effect_and_warns_of_each_once(
+    broker: BrokerContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {
+        "sasl.kerberos.min.time.before.relogin": "58000",
+        "cleanup.policy": "compact",
+        "listener.name.x.ssl.key.password": "sesame",
+    }
+    ops = [ConfigOp(name, Op.SET, value) for name, value in given.items()]
+    for _ in range(2):
+        broker.run(broker.cluster.alter_configs(Resource.BROKER, str(BROKER_ID), ops))
+        ops = [*ops[:-1], ConfigOp("background.threads", Op.SET, "10")]
+    shown = {
+        name: one(describe(broker, BROKER, str(BROKER_ID), [name], documentation=True))
+        for name in given
+    }
+    told = [(it.value, it.config_source, it.is_sensitive) for it in shown.values()]
+    assert told == [
+        ("58000", FROM_BROKER, False),
+        (None, FROM_BROKER, True),
+        (None, FROM_BROKER, True),
+    ]
+    assert [it.config_type for it in shown.values()] == [Kind.LONG, Kind.UNKNOWN, Kind.PASSWORD]
+    assert all((it.documentation or "").startswith("No effect: ") for it in shown.values())
+    warned = [it for it in caplog.messages if it.startswith("setting-without-effect")]
+    assert [line.split()[2] for line in warned] == [f"name={name}" for name in sorted(given)]
+    assert "sesame" not in caplog.text
+
+    for_all = [ConfigOp("num.io.threads", Op.SET, "16")]
+    broker.run(broker.cluster.alter_configs(Resource.BROKER, "", for_all))
+    assert [it.value for it in describe(broker, BROKER, "").configs] == ["16"]
 
 
 def test_a_setting_that_needs_a_restart_is_read_only(broker: BrokerContext) -> None:
