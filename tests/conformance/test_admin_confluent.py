@@ -349,3 +349,21 @@ def test_an_idempotent_producer_gets_an_id(broker: Broker, topic: str) -> None:
         )
     producer.flush(PATIENCE_S)
     assert errors == [None] * 10
+
+
+def test_a_group_has_settings_of_its_own(admin: Admin) -> None:
+    kind, group = rd.ResourceType.GROUP, fresh()
+    session = "consumer.session.timeout.ms"
+    change(admin, group, entry(session, "50000", rd.AlterConfigOpType.SET), kind=kind)
+    found = configs(admin, kind, group)
+    assert (found[session].value, found[session].source) == (
+        "50000",
+        rd.ConfigSource.GROUP_CONFIG.value,
+    )
+    assert found["consumer.heartbeat.interval.ms"].is_default
+    too_short = entry(session, "1", rd.AlterConfigOpType.SET)
+    error = refusal(lambda: change(admin, group, too_short, kind=kind))
+    assert error.code() == KafkaError.INVALID_CONFIG
+    deletion = rd.ConfigEntry(session, None, incremental_operation=rd.AlterConfigOpType.DELETE)
+    change(admin, group, deletion, kind=kind)
+    assert configs(admin, kind, group)[session].value == "45000"

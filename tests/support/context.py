@@ -135,6 +135,8 @@ class BrokerContext:
         self.run(self.cluster.delete_topics(list(self.cluster.image.topics)))
         for name in list(self.cluster.image.broker_configs):
             self.run(self.cluster.replace_configs(Resource.BROKER, name, []))
+        for name in list(self.cluster.image.group_configs):
+            self.run(self.cluster.replace_configs(Resource.GROUP, name, []))
 
     def partition(self, topic: str, index: int = 0) -> Partition:
         return self.replicas.partition(self.replicas.topic(topic), index)

@@ -20,10 +20,12 @@ from penstock.groups.replay import Replay
 from penstock.groups.shard import Shard
 from penstock.groups.state import Ground, Rules
 from penstock.groups.topics import Topics
+from penstock.metadata.config_changes import MAX_GROUP_ID_BYTES
 from penstock.metadata.image import Delta
 from penstock.model.clock import Clock
 from penstock.model.configs import BrokerConfig
 from penstock.model.errors import BrokerError, ErrorCode
+from penstock.model.group_configs import GROUP_SETTINGS, ConsumerTimes, consumer_times
 from penstock.model.ids import TopicPartition
 from penstock.storage.log import Origin
 from penstock.wire.messages.delete_groups import DeletableGroupResult
@@ -38,7 +40,6 @@ _log = logging.getLogger(__name__)
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 Response = TypeVar("Response", bound=Struct)
 
-MAX_GROUP_ID_BYTES: Final = 32_767  # what a record's key can hold
 _SWEEP_SLICE: Final = 100  # groups that are swept between two chances for others
 
 
@@ -79,7 +80,8 @@ class GroupCoordinator:
         metrics: BrokerMetrics,
     ) -> None:
         self.topics = Topics()
-        self._ground = Ground(rules_of(cluster.config), self.topics)
+        self._own_times: dict[str, ConsumerTimes] = {}
+        self._ground = Ground(rules_of(cluster.config), self.topics, self._own_times)
         self._replicas = replicas
         self._cluster = cluster
         self._clock = clock
@@ -102,6 +104,8 @@ class GroupCoordinator:
         """Take over what this broker leads, and from now on what it comes to lead."""
         for topic in self._cluster.image.topics.values():
             self.topics.put(topic.name, topic.id, len(topic.partitions))
+        for group_id in self._cluster.image.group_configs:
+            self._take_group_settings(group_id)
         self._shards.begin()
         self._cluster.on_change(self._apply)
         self._sweeper = self._spawn(self._sweep(), "offsets-expiry")
@@ -130,6 +134,29 @@ class GroupCoordinator:
             self.topics.put(new.name, new.id, len(new.partitions))
         for change in delta.changed:
             self.topics.put(change.new.name, change.new.id, len(change.new.partitions))
+        for group_id in delta.group_configs:
+            self._take_group_settings(group_id)
+            self._warn_of_settings(group_id)
+
+    def _take_group_settings(self, group_id: str) -> None:
+        """They rule from each member's next heartbeat on."""
+        overrides = self._cluster.image.group_configs.get(group_id)
+        if overrides is None:
+            self._own_times.pop(group_id, None)
+        else:
+            self._own_times[group_id] = consumer_times(overrides, self._cluster.config)
+
+    def _warn_of_settings(self, group_id: str) -> None:
+        """Once for the cluster: every broker takes these settings in."""
+        if not self._cluster.is_controller:
+            return
+        for name in self._cluster.image.group_configs.get(group_id, ()):
+            setting = GROUP_SETTINGS.get(name)  # a newer broker may know more of them
+            if setting is not None and setting.no_effect:
+                _log.warning(
+                    "setting-without-effect group=%s name=%s reason=%s",
+                    group_id, name, setting.no_effect,
+                )  # fmt: skip
 
     # Finding -----------------------------------------------------------------------------------
 

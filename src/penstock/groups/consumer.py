@@ -156,7 +156,7 @@ class ConsumerGroup:
 
     def heartbeat_interval_ms(self, member: ConsumerMember, now_ms: int) -> int:
         """Shorter while something moves: a member hears of its part in it only by its own heartbeat."""
-        usual_ms = self.ground.rules.consumer_heartbeat_interval_ms
+        usual_ms = self.ground.times_of(self.id).heartbeat_interval_ms
         calm = now_ms >= self.restless_until_ms and member.is_at(self.epoch)
         return usual_ms if calm else min(usual_ms, RESTLESS_INTERVAL_MS)
 

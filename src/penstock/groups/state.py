@@ -5,7 +5,7 @@ that no request costs more because the group is large.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -13,6 +13,7 @@ from penstock.groups.events import Asker, SessionExpired
 from penstock.groups.protocol import CONSUMER_PROTOCOL, subscribed_topics
 from penstock.groups.topics import Topics
 from penstock.model.errors import ErrorCode
+from penstock.model.group_configs import ConsumerTimes
 
 Protocols = Sequence[tuple[str, bytes]]  # name and metadata, in order of preference
 
@@ -54,6 +55,17 @@ class Ground:
 
     rules: Rules
     topics: Topics
+    own_times: Mapping[str, ConsumerTimes] = field(default_factory=dict)  # of groups with settings
+
+    def times_of(self, group_id: str) -> ConsumerTimes:
+        """The times of a consumer group: its own where they are set, else the broker's."""
+        own = self.own_times.get(group_id)
+        if own is not None:
+            return own
+        rules = self.rules
+        return ConsumerTimes(
+            rules.consumer_session_timeout_ms, rules.consumer_heartbeat_interval_ms
+        )
 
 
 class Member:

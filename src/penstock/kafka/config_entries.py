@@ -13,6 +13,7 @@ from penstock.model.configs import (
     Update,
     run_time_broker_setting,
 )
+from penstock.model.group_configs import GROUP_SETTINGS
 
 
 class Source(IntEnum):
@@ -23,6 +24,7 @@ class Source(IntEnum):
     ALL_BROKERS = 3  # set at run time for all brokers
     STATIC = 4  # file, environment or command line
     DEFAULT = 5
+    GROUP = 8
 
 
 _LAYERS: Final = (Source.BROKER, Source.ALL_BROKERS, Source.STATIC)  # of BrokerLayers
@@ -65,6 +67,20 @@ def all_brokers_entries(layers: BrokerLayers) -> list[Entry]:
         _all_brokers_entry(_setting(name), value)
         for name, value in sorted(layers.all_brokers.items())
     ]
+
+
+def group_entries(overrides: Mapping[str, str], layers: BrokerLayers) -> list[Entry]:
+    """Every setting of a group: its own value, else the broker's."""
+    return [_group_entry(setting, overrides, layers) for setting in GROUP_SETTINGS.values()]
+
+
+def _group_entry(setting: Setting, overrides: Mapping[str, str], layers: BrokerLayers) -> Entry:
+    synonyms = list(_synonyms(setting.synonyms, layers))
+    if not synonyms:
+        synonyms = [_synonym(setting, setting.render(setting.default), Source.DEFAULT)]
+    if setting.name in overrides:
+        synonyms.insert(0, _synonym(setting, overrides[setting.name], Source.GROUP))
+    return Entry(setting, synonyms[0].value, synonyms[0].source, False, synonyms)
 
 
 def _topic_entry(

@@ -35,12 +35,16 @@ def authorize_settings(
     context.authorize(operation, owner, CLUSTER_NAME if owner is ResourceType.CLUSTER else name)
     if resource_type == ConfigResourceType.TOPIC:
         return Resource.TOPIC
+    if resource_type == ConfigResourceType.GROUP:
+        if not name:
+            raise BrokerError("a group id is empty", ErrorCode.INVALID_REQUEST)
+        return Resource.GROUP
     if resource_type == ConfigResourceType.BROKER:
         if operation is not Operation.ALTER_CONFIGS:
             _check_broker_name(name, context)
         return Resource.BROKER
     raise BrokerError(
-        f"resource type {resource_type} has no settings here; topics (2) and brokers (4) have",
+        f"resource type {resource_type} has no settings here; topics (2), brokers (4) and groups (32) have",
         ErrorCode.INVALID_REQUEST,
     )
 

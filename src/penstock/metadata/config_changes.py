@@ -1,4 +1,7 @@
-"""Changing settings at run time: of a topic, of one broker, of all brokers. Nothing is stored that would not be honoured."""
+"""Changing settings at run time: of a topic, of one broker, of all brokers, of a group.
+
+Nothing is stored that would not be honoured, unless it is known to have no effect.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +15,7 @@ from penstock.metadata.image import ClusterImage
 from penstock.metadata.partition_rules import Laws
 from penstock.metadata.promotions import check_may_mirror, promotion_after, topic_write
 from penstock.metadata.store import Delete, Put, Write
-from penstock.metadata.values import broker_config_key, encode, topic_config_key
+from penstock.metadata.values import broker_config_key, encode, group_config_key, topic_config_key
 from penstock.model.configs import (
     BROKER_SETTINGS,
     Kind,
@@ -25,9 +28,12 @@ from penstock.model.configs import (
     topic_setting,
 )
 from penstock.model.errors import BrokerError, ErrorCode, InvalidConfig
+from penstock.model.group_configs import check_group_overrides, group_setting
 from penstock.model.settings import split_list
 
 ALL_BROKERS: Final = ""
+MAX_GROUP_ID_BYTES: Final = 32_767  # what a record's key can hold
+_GROUPS_MAX: Final = 10_000  # with settings of their own
 _UNLISTED_MAX: Final = 100  # names in one broker resource that no table lists
 _IDLE_VALUE_MAX_CHARS: Final = 32_768  # of a value that has no effect
 
@@ -35,6 +41,7 @@ _IDLE_VALUE_MAX_CHARS: Final = 32_768  # of a value that has no effect
 class Resource(Enum):
     TOPIC = "topic"
     BROKER = "broker"  # a broker's id, or the empty name for all of them
+    GROUP = "group"  # a group's id, whether there is such a group or not
 
 
 class Op(IntEnum):
@@ -125,6 +132,8 @@ class _Target(NamedTuple):
 def _target(image: ClusterImage, resource: Resource, name: str, layers: BrokerLayers) -> _Target:
     if resource is Resource.TOPIC:
         return _topic_target(image, name, layers)
+    if resource is Resource.GROUP:
+        return _group_target(image, name, layers)
     return _broker_target(image, name, layers)
 
 
@@ -180,6 +189,37 @@ def _broker_target(image: ClusterImage, name: str, layers: BrokerLayers) -> _Tar
         return Put(key, encode(set=overrides)) if overrides else Delete(key)
 
     return _Target(key, present, find, default, check, elrs, write)
+
+
+def _group_target(image: ClusterImage, name: str, layers: BrokerLayers) -> _Target:
+    if not name or len(name.encode()) > MAX_GROUP_ID_BYTES:
+        raise BrokerError(
+            f"a group id has 1 to {MAX_GROUP_ID_BYTES} bytes; groups have no common settings",
+            ErrorCode.INVALID_REQUEST,
+        )
+
+    def default(setting: Setting) -> str:
+        return setting.render(setting.default) or ""  # no setting of groups is a list
+
+    def check(overrides: Mapping[str, str]) -> None:
+        check_group_overrides(overrides, layers.in_force)
+        is_new = bool(overrides) and name not in image.group_configs
+        if is_new and len(image.group_configs) >= _GROUPS_MAX:
+            raise BrokerError(
+                f"{_GROUPS_MAX} groups have settings of their own, which is the limit:"
+                " delete those of groups that are gone",
+                ErrorCode.POLICY_VIOLATION,
+            )
+
+    def elrs(_: Mapping[str, str]) -> Sequence[Decision[None]]:
+        return ()
+
+    key, present = group_config_key(name), image.group_configs.get(name, {})
+
+    def write(overrides: Mapping[str, str]) -> Write:
+        return Put(key, encode(set=overrides)) if overrides else Delete(key)
+
+    return _Target(key, present, group_setting, default, check, elrs, write)
 
 
 def _dynamic_setting(name: str, one_broker: bool) -> Setting:

@@ -66,6 +66,7 @@ class ClusterImage:
         self.topics_by_id: dict[bytes, TopicImage] = {}
         self.tombstones: dict[TopicId, TopicName] = {}
         self.broker_configs: dict[str, Mapping[str, str]] = {}  # by broker id; "" is all brokers
+        self.group_configs: dict[str, Mapping[str, str]] = {}  # by group id
         self.features: dict[str, int] = {}  # the levels in force, as they are stored
         self.next_producer_id = 0
         self.key_revisions: dict[str, Revision] = {}  # of the last write of each key
@@ -120,6 +121,10 @@ class ClusterImage:
         delta.brokers = [it for it in brokers if old.brokers.get(it) != self.brokers.get(it)]
         delta.controller = old.controller_epoch != self.controller_epoch
         delta.broker_configs = old.broker_configs != self.broker_configs
+        groups = old.group_configs.keys() | self.group_configs.keys()
+        delta.group_configs = sorted(
+            it for it in groups if old.group_configs.get(it) != self.group_configs.get(it)
+        )
         delta.features = old.features != self.features
         delta.votes = old.votes != self.votes
         return delta
@@ -295,6 +300,9 @@ class ClusterImage:
         elif owner == "broker":
             _put(self.broker_configs, name, config)
             delta.broker_configs = True
+        elif owner == "group":
+            _put(self.group_configs, name, config)
+            delta.group_configs.append(name)
 
     def _take_broker(
         self, kind: str, broker_id: int, entry: Entry | None, fields: Mapping[str, Any] | None

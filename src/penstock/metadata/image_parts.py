@@ -76,11 +76,12 @@ class Delta:
     brokers: list[int] = field(default_factory=list)
     controller: bool = False
     broker_configs: bool = False
+    group_configs: list[str] = field(default_factory=list)  # the groups whose settings changed
     features: bool = False
     votes: bool = False
 
     @property
     def is_empty(self) -> bool:
         topics = self.created or self.deleted or self.changed
-        settings = self.broker_configs or self.features
+        settings = self.broker_configs or self.group_configs or self.features
         return not (topics or self.brokers or self.controller or settings or self.votes)

@@ -129,6 +129,10 @@ def broker_config_key(name: str) -> str:
     return f"cfg/broker/{name}"
 
 
+def group_config_key(name: str) -> str:
+    return f"cfg/group/{name}"
+
+
 def feature_key(name: str) -> str:
     return f"{FEATURES_PREFIX}{name}"
 

@@ -69,7 +69,7 @@ class Setting(NamedTuple):
     at_most: float | None = None
     choices: tuple[str, ...] = ()
     may_be_empty: bool = False  # a list with `choices` may name none of them
-    form: str = ""  # a regular expression that each item of a list must match
+    form: str = ""  # a regular expression that a text, or each item of a list, must match
     form_doc: str = ""  # the same for people
     synonyms: tuple[
         str, ...
@@ -149,8 +149,9 @@ class Setting(NamedTuple):
         return value
 
     def _check(self, text: str, value: Value) -> None:
-        if self.form and isinstance(value, frozenset):
-            strange = sorted(item for item in value if not re.fullmatch(self.form, item))
+        if self.form and isinstance(value, frozenset | str):
+            items = [value] if isinstance(value, str) else sorted(value)
+            strange = [item for item in items if not re.fullmatch(self.form, item, re.ASCII)]
             if strange:
                 raise self._refusal(text, f"{strange[0]!r} is not {self.form_doc}")
         elif self.choices:

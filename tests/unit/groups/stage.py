@@ -24,6 +24,7 @@ from penstock.groups.replay import Replay
 from penstock.groups.shard import Now, Shard
 from penstock.groups.state import Ground, Rules
 from penstock.groups.topics import Topics
+from penstock.model.group_configs import ConsumerTimes
 from penstock.model.ids import TopicId
 from penstock.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -72,7 +73,8 @@ class Stage:
         self.topics = Topics()
         for name, count in topics.items():
             self.topics.put(name, topic_id(name), count)
-        self.ground = Ground(rules or Rules(), self.topics)
+        self.own_times: dict[str, ConsumerTimes] = {}
+        self.ground = Ground(rules or Rules(), self.topics, self.own_times)
         self.shard = Shard(self.ground)
         self.now_ms = 1000
         self.wall_ms = WALL_AT_START_MS

@@ -7,6 +7,7 @@ from penstock.groups.consumer import ConsumerGroup, GroupState
 from penstock.groups.state import Rules
 from penstock.groups.subscriptions import recognise
 from penstock.model.errors import ErrorCode
+from penstock.model.group_configs import ConsumerTimes
 from penstock.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from tests.unit.groups.stage import GROUP, Stage, topic_id
 
@@ -154,6 +155,20 @@ def test_a_silent_member_is_removed_after_the_session_timeout_of_the_broker() ->
 
     assert not group_of(stage).members
     assert code(stage.beat("ann", 1)) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_group_with_a_session_timeout_of_its_own_waits_for_as_long() -> None:
+    stage = Stage(Rules(consumer_session_timeout_ms=45_000), t=2)
+    stage.own_times[GROUP] = ConsumerTimes(60_000, 5000)
+    ann = Consumer(stage, "ann")
+    stage.pass_time(59_999)
+    assert group_of(stage).members
+
+    stage.own_times.clear()
+    ann.beat()
+    stage.pass_time(45_000)
+
+    assert not group_of(stage).members, "the broker's own timeout rules from the next heartbeat on"
 
 
 def test_a_member_that_does_not_give_up_its_partitions_in_time_is_removed() -> None:

@@ -4,6 +4,7 @@ from time import thread_time
 
 import pytest
 
+from penstock.metadata import config_changes
 from penstock.metadata.config_changes import (
     ConfigOp,
     Op,
@@ -259,3 +260,45 @@ def test_names_that_nobody_knows_are_limited_in_number() -> None:
     error = refused(world, ConfigOp("one.more", Op.SET, "x"), resource=Resource.BROKER, name="")
     assert error.code is ErrorCode.INVALID_CONFIG
     assert "the limit is 100" in str(error)
+
+
+def test_settings_of_groups_are_kept_by_group() -> None:
+    world = World()
+    session = ConfigOp("consumer.session.timeout.ms", Op.SET, "50s")
+    for group in ("g", "a/b"):
+        alter(world, session, resource=Resource.GROUP, name=group)
+    assert world.image.group_configs == {
+        group: {"consumer.session.timeout.ms": "50000"} for group in ("g", "a/b")
+    }
+    deletion = ConfigOp("consumer.session.timeout.ms", Op.DELETE)
+    alter(world, deletion, resource=Resource.GROUP, name="g")
+    assert list(world.image.group_configs) == ["a/b"]
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "code"),
+    [
+        (ConfigOp("retention.ms", Op.SET, "1"), "g", ErrorCode.INVALID_CONFIG),
+        (ConfigOp("consumer.session.timeout.ms", Op.SET, "1"), "g", ErrorCode.INVALID_CONFIG),
+        (ConfigOp("share.isolation.level", Op.APPEND, "x"), "g", ErrorCode.INVALID_CONFIG),
+        (ConfigOp("share.isolation.level", Op.SET), "g", ErrorCode.INVALID_REQUEST),
+        (ConfigOp("share.isolation.level", Op.DELETE), "", ErrorCode.INVALID_REQUEST),
+        (ConfigOp("share.isolation.level", Op.DELETE), "g" * 32_768, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_settings_that_no_group_can_have_are_refused(
+    op: ConfigOp, name: str, code: ErrorCode
+) -> None:
+    assert refused(World(), op, resource=Resource.GROUP, name=name).code is code
+
+
+def test_groups_with_settings_are_limited_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_changes, "_GROUPS_MAX", 2)
+    world = World()
+    op = ConfigOp("consumer.session.timeout.ms", Op.SET, "50000")
+    for group in ("a", "b", "b"):
+        alter(world, op, resource=Resource.GROUP, name=group)
+    error = refused(world, op, resource=Resource.GROUP, name="c")
+    assert error.code is ErrorCode.POLICY_VIOLATION
+    alter(world, op._replace(op=Op.DELETE), resource=Resource.GROUP, name="a")
+    alter(world, op, resource=Resource.GROUP, name="c")

@@ -156,6 +156,8 @@ def test_a_value_of_a_newer_version_is_refused_and_an_unknown_kind_of_key_is_not
 def test_the_difference_of_two_images_is_what_the_changes_between_them_told() -> None:
     world = World({1: None})
     world.create(TopicSpec("kept"), TopicSpec("gone"), TopicSpec("grown"), TopicSpec("renewed"))
+    for group in ("left", "kept"):
+        world.write([Put(f"cfg/group/{group}", encode(set={"a": "1"}))])
     before = ClusterImage.of(world.snapshot)
     for outcome in delete_topics(world.image, ["gone", "renewed"], world.rules):
         assert isinstance(outcome, Decision)
@@ -164,12 +166,14 @@ def test_the_difference_of_two_images_is_what_the_changes_between_them_told() ->
     world.create(TopicSpec("new"), TopicSpec("renewed"))
     world.add_broker(2)
     world.write([Put("cfg/broker/", encode(set={"log.retention.ms": "1"}))])
+    world.write([Delete("cfg/group/left"), Put("cfg/group/g", encode(set={"a": "2"}))])
     world.write([Put(CONTROLLER, encode(broker=2, epoch=1))])
     delta = ClusterImage.of(world.snapshot).since(before)
     assert sorted(topic.name for topic in delta.created) == ["new", "renewed"]
     assert sorted(topic.name for topic in delta.deleted) == ["gone", "renewed"]
     assert [change.new.name for change in delta.changed] == ["grown"]
     assert (delta.brokers, delta.controller, delta.broker_configs) == ([2], True, True)
+    assert delta.group_configs == ["g", "left"]
 
 
 NODES = st.lists(st.integers(0, 5), unique=True, max_size=4).map(tuple)

@@ -1,4 +1,4 @@
-"""DescribeConfigs: every setting of topics and brokers, its source, its synonyms and what it means."""
+"""DescribeConfigs: every setting of topics, brokers and groups, its source, its synonyms and what it means."""
 
 import asyncio
 
@@ -6,6 +6,7 @@ from penstock.kafka.config_entries import (
     Entry,
     all_brokers_entries,
     broker_entries,
+    group_entries,
     topic_entries,
 )
 from penstock.kafka.config_resources import authorize_settings
@@ -59,6 +60,8 @@ def _entries(asked: DescribeConfigsResource, context: Context) -> list[Entry]:
     if owner is Resource.BROKER:
         layers = cluster.broker_layers
         return broker_entries(layers) if name else all_brokers_entries(layers)
+    if owner is Resource.GROUP:
+        return group_entries(cluster.image.group_configs.get(name, {}), cluster.broker_layers)
     topic = cluster.image.topics.get(name)
     if topic is None:
         cluster.check_topic_name(name)

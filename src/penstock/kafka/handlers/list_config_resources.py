@@ -1,4 +1,4 @@
-"""ListConfigResources: what has settings: topics and brokers. Version 0 asks for client metrics only."""
+"""ListConfigResources: topics and brokers, and the groups with settings of their own. Version 0 is for client metrics only."""
 
 from typing import Final
 
@@ -34,6 +34,8 @@ def _names(asked: int, context: Context) -> list[str]:
         return sorted(image.topics)
     if asked == ConfigResourceType.BROKER:
         return [str(broker_id) for broker_id in sorted(image.brokers)]
+    if asked == ConfigResourceType.GROUP:
+        return sorted(image.group_configs)
     if asked in _ALL:
         return []
     raise BrokerError(f"unknown resource type {asked}", ErrorCode.UNSUPPORTED_VERSION)

@@ -6,6 +6,7 @@ from penstock.kafka.security import Operation, ResourceType
 from penstock.metadata.config_changes import ConfigOp, Op, Resource
 from penstock.model.configs import BROKER_SETTINGS, TOPIC_SETTINGS, Kind
 from penstock.model.errors import ErrorCode
+from penstock.model.group_configs import GROUP_SETTINGS
 from penstock.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -15,7 +16,7 @@ from penstock.wire.messages.describe_configs import (
 from tests.support.context import BROKER_ID, BrokerContext, broker_context
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
-FROM_TOPIC, FROM_BROKER, FROM_ALL_BROKERS, STATIC, DEFAULT = 1, 2, 3, 4, 5
+FROM_TOPIC, FROM_BROKER, FROM_ALL_BROKERS, STATIC, DEFAULT, FROM_GROUP = 1, 2, 3, 4, 5, 8
 LONG_TYPE = 5
 
 
@@ -155,6 +156,27 @@ def test_a_setting_without_a_value_is_null(broker: BrokerContext) -> None:
     assert [(s.name, s.value) for s in found.synonyms] == [("log.retention.hours", "168")]
 
 
+def test_a_group_shows_its_own_settings_and_those_of_the_broker(tmp_path: Path) -> None:
+    static = {"group.consumer.heartbeat.interval.ms": "6000"}
+    with broker_context(tmp_path, static) as broker:
+        ops = [ConfigOp("consumer.session.timeout.ms", Op.SET, "50000")]
+        broker.run(broker.cluster.alter_configs(Resource.GROUP, "g", ops))
+        found = {it.name: it for it in describe(broker, GROUP, "g", synonyms=True).configs}
+        (other,) = describe(broker, GROUP, "h", ["consumer.session.timeout.ms"]).configs
+    assert sorted(found) == sorted(GROUP_SETTINGS)
+    own, inherited = found["consumer.session.timeout.ms"], found["consumer.heartbeat.interval.ms"]
+    assert (own.value, own.config_source, own.read_only) == ("50000", FROM_GROUP, False)
+    assert [(s.name, s.value, s.source) for s in own.synonyms] == [
+        ("consumer.session.timeout.ms", "50000", FROM_GROUP),
+        ("group.consumer.session.timeout.ms", "45000", DEFAULT),
+    ]
+    assert (inherited.value, inherited.config_source) == ("6000", STATIC)
+    isolation = found["share.isolation.level"]
+    assert (isolation.value, isolation.config_source) == ("read_uncommitted", DEFAULT)
+    assert [(s.name, s.source) for s in isolation.synonyms] == [("share.isolation.level", DEFAULT)]
+    assert (other.value, other.config_source) == ("45000", DEFAULT)
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "code"),
     [
@@ -164,7 +186,7 @@ def test_a_setting_without_a_value_is_null(broker: BrokerContext) -> None:
         (BROKER, "one", ErrorCode.INVALID_REQUEST),
         (LOGGER, str(BROKER_ID), ErrorCode.INVALID_REQUEST),
         (CLIENT_METRICS, "m", ErrorCode.INVALID_REQUEST),
-        (GROUP, "g", ErrorCode.INVALID_REQUEST),
+        (GROUP, "", ErrorCode.INVALID_REQUEST),
         (77, "x", ErrorCode.INVALID_REQUEST),
     ],
 )
@@ -180,6 +202,9 @@ def test_describing_needs_the_right_to_describe_settings(broker: BrokerContext) 
     broker.create_topic("orders")
     broker.forbid(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, "orders")
     broker.forbid(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER)
+    broker.forbid(Operation.DESCRIBE_CONFIGS, ResourceType.GROUP, "g")
+    group = describe(broker, GROUP, "g")
+    assert group.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
     topic, itself = describe(broker, TOPIC, "orders"), describe(broker, BROKER, str(BROKER_ID))
     assert topic.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert itself.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from penstock.groups.consumer import ConsumerGroup
 from penstock.kafka.security import Operation, ResourceType
+from penstock.metadata.config_changes import ConfigOp, Op, Resource
 from penstock.model.errors import ErrorCode
 from penstock.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from penstock.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -474,6 +476,26 @@ def test_a_consumer_group_lives_and_is_described_in_every_version(
     assert [t.topic_name for t in member.assignment.topic_partitions] == ["t"]
     assert member.member_type == (1 if version else -1)
     assert group.authorized_operations != -0x80000000
+
+
+def test_a_consumer_group_has_the_times_that_were_set_for_it(broker: BrokerContext) -> None:
+    broker.create_topic("t")
+    find(broker)
+    beat(broker, "ann", 0)
+    ops = [
+        ConfigOp("consumer.heartbeat.interval.ms", Op.SET, "7000"),
+        ConfigOp("consumer.session.timeout.ms", Op.SET, "59000"),
+    ]
+    broker.run(broker.cluster.alter_configs(Resource.GROUP, GROUP, ops))
+    (group,) = broker.services.groups.groups()
+    assert isinstance(group, ConsumerGroup)
+    group.restless_until_ms = 0
+    assert beat(broker, "ann", 1).heartbeat_interval_ms == 7000
+    assert group.ground.times_of(GROUP) == (59_000, 7000)
+    assert group.ground.times_of("another") == (45_000, 5000)
+
+    broker.run(broker.cluster.replace_configs(Resource.GROUP, GROUP, []))
+    assert beat(broker, "ann", 1).heartbeat_interval_ms == 5000
 
 
 def test_bad_heartbeats_of_consumer_groups_are_told_what_is_wrong(broker: BrokerContext) -> None:

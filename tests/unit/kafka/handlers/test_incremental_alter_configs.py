@@ -10,7 +10,7 @@ from penstock.wire.messages.incremental_alter_configs import (
 )
 from tests.support.context import BROKER_ID, BrokerContext
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 Op = tuple[str, int, str | None]
 
@@ -62,6 +62,34 @@ def test_a_list_can_be_extended_and_cut(broker: BrokerContext) -> None:
     (result,) = alter(broker, resource(TOPIC, "orders", ("cleanup.policy", SUBTRACT, "compact")))
     assert result.error_code == ErrorCode.NONE
     assert broker.replicas.topic("orders").config.cleanup_policy == frozenset()
+
+
+def test_settings_of_a_group_are_set_and_refused(
+    broker: BrokerContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    session, isolation = "consumer.session.timeout.ms", "share.isolation.level"
+    good, bad, nobody = alter(
+        broker,
+        resource(GROUP, "g", (session, SET, "50000"), (isolation, SET, "read_committed")),
+        resource(GROUP, "h", (session, SET, "1")),
+        resource(GROUP, "", (session, SET, "50000")),
+    )
+    assert good.error_code == ErrorCode.NONE
+    assert (bad.error_code, nobody.error_code) == (
+        ErrorCode.INVALID_CONFIG,
+        ErrorCode.INVALID_REQUEST,
+    )
+    assert "group.consumer.min.session.timeout.ms" in (bad.error_message or "")
+    assert broker.cluster.image.group_configs == {
+        "g": {session: "50000", isolation: "read_committed"}
+    }
+    warned = [it for it in caplog.messages if it.startswith("setting-without-effect")]
+    assert warned == [
+        f"setting-without-effect group=g name={isolation} reason=there are no share groups"
+    ]
+    broker.forbid(Operation.ALTER_CONFIGS, ResourceType.GROUP, "g")
+    (forbidden,) = alter(broker, resource(GROUP, "g", (session, DELETE, None)))
+    assert forbidden.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
 def test_each_resource_is_answered_by_itself(broker: BrokerContext) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from penstock.kafka.security import Operation, ResourceType
+from penstock.metadata.config_changes import ConfigOp, Op, Resource
 from penstock.model.errors import ErrorCode
 from penstock.wire.messages.describe_client_quotas import (
     ComponentData,
@@ -37,6 +38,15 @@ def test_topics_and_brokers_have_settings(broker: BrokerContext) -> None:
     assert listed() == [(TOPIC, "orders"), (BROKER, str(BROKER_ID))]
     assert listed(TOPIC) == [(TOPIC, "orders")]
     assert listed(LOGGER, CLIENT_METRICS, GROUP) == []
+
+
+def test_groups_with_settings_of_their_own_are_listed(broker: BrokerContext) -> None:
+    ops = [ConfigOp("consumer.session.timeout.ms", Op.SET, "50000")]
+    for group in ("b", "a"):
+        broker.run(broker.cluster.alter_configs(Resource.GROUP, group, ops))
+    resources = broker.ask(ListConfigResourcesRequest(resource_types=[GROUP])).config_resources
+    found = [(it.resource_type, it.resource_name) for it in resources]
+    assert found == [(GROUP, "a"), (GROUP, "b")]
 
 
 def test_an_unknown_type_of_resource_is_refused(broker: BrokerContext) -> None:
