@@ -90,7 +90,7 @@ _ROWS: Final = (
         _text("metadata.log.dir"),
         _long("metadata.log.max.record.bytes.between.snapshots", 20_971_520, 1),
         _long("metadata.log.max.snapshot.interval.ms", 3_600_000, 0),
-        _int("metadata.log.segment.bytes", 1_073_741_824, 12),
+        _int("metadata.log.segment.bytes", 1_073_741_824, 8_388_608),
         _long("metadata.log.segment.ms", 604_800_000),
         _int("metadata.max.idle.interval.ms", 500, 0),
         _long("metadata.max.retention.bytes", 104_857_600),
@@ -171,7 +171,7 @@ _ROWS: Final = (
     ),
     *_accepted(
         "consumer groups are on from group.version 1, and groups change their protocol in both directions",
-        _text("group.consumer.migration.policy", "bidirectional"),
+        _text("group.consumer.migration.policy", "bidirectional", form="(?i:disabled|downgrade|upgrade|bidirectional)", form_doc="disabled, downgrade, upgrade or bidirectional"),
         _list("group.coordinator.rebalance.protocols", "classic,consumer,streams", choices=("consumer", "classic", "share", "streams")),
     ),
     *_accepted(
@@ -208,7 +208,7 @@ _ROWS: Final = (
         _int("group.share.session.timeout.ms", 45_000, 1),
         _int("share.coordinator.append.linger.ms", -1, -1),
         _int("share.coordinator.cached.buffer.max.bytes", 1_048_588, 524_288, **_ALL),
-        _int("share.coordinator.cold.partition.snapshot.interval.ms", 300_000, 0),
+        _int("share.coordinator.cold.partition.snapshot.interval.ms", 300_000, 1),
         _int("share.coordinator.load.buffer.size", 5_242_880, 1),
         _int("share.coordinator.snapshot.update.records.per.snapshot", 500, 0),
         _int("share.coordinator.state.topic.compression.codec", 0),
@@ -290,7 +290,7 @@ _ROWS: Final = (
     *_accepted(
         "listeners have no authentication, and there are no delegation tokens",
         _int("connection.failed.authentication.delay.ms", 100, 0),
-        _long("connections.max.reauth.ms", 0, **_BROKER),
+        _long("connections.max.reauth.ms", 0),
         _long("delegation.token.expiry.check.interval.ms", 3_600_000, 1),
         _long("delegation.token.expiry.time.ms", 86_400_000, 1),
         _long("delegation.token.max.lifetime.ms", 604_800_000, 1),
@@ -318,12 +318,12 @@ _ROWS: Final = (
         _long("sasl.login.retry.backoff.ms", 100),
         _text("sasl.mechanism.controller.protocol", "GSSAPI"),
         _text("sasl.mechanism.inter.broker.protocol", "GSSAPI", **_BROKER),
-        _text("sasl.oauthbearer.assertion.algorithm", "RS256"),
+        _text("sasl.oauthbearer.assertion.algorithm", "RS256", form="(?i:es256|rs256)", form_doc="ES256 or RS256"),
         _text("sasl.oauthbearer.assertion.claim.aud"),
-        _int("sasl.oauthbearer.assertion.claim.exp.seconds", 300, 0),
+        _int("sasl.oauthbearer.assertion.claim.exp.seconds", 300, 0, at_most=86_400),
         _text("sasl.oauthbearer.assertion.claim.iss"),
         _bool("sasl.oauthbearer.assertion.claim.jti.include", False),
-        _int("sasl.oauthbearer.assertion.claim.nbf.seconds", 60, 0),
+        _int("sasl.oauthbearer.assertion.claim.nbf.seconds", 60, 0, at_most=3600),
         _text("sasl.oauthbearer.assertion.claim.sub"),
         _text("sasl.oauthbearer.assertion.file"),
         _text("sasl.oauthbearer.assertion.private.key.file"),
@@ -383,8 +383,8 @@ _ROWS: Final = (
     _refused("brokers speak plaintext to each other", _text("security.inter.broker.protocol", "PLAINTEXT")),
     _refused(NO_TIERS, _bool("remote.log.storage.system.enable", False)),
     _refused("two-phase commit is not available", _bool("transaction.two.phase.commit.enable", False)),
-    _refused("set broker.id", _int("node.id", -1)),
-    _refused("set log.dirs", _list("log.dir", "/tmp/kafka-logs")),
+    _refused("set broker.id", _int("node.id", None, 0)),
+    _refused("set log.dirs", _text("log.dir")),
 )
 # fmt: on
 
