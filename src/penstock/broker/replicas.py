@@ -303,8 +303,9 @@ class Replicas:
         self.metrics.forget_topic(name)
 
     def stop(self) -> None:
-        """No more syncs are begun: the logs are about to be closed."""
+        """Begin no more syncs, and reject every write: the logs are about to be closed."""
         self._flusher.stop()
+        self.directory.stop_writes()
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Do something slow with the disk, without the loop waiting for it."""

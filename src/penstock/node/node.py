@@ -66,7 +66,8 @@ class Node:
         self.metrics = BrokerMetrics()
         self._clock = clock or SystemClock()
         self._tasks = Tasks()
-        self._chores = Tasks()  # end before the logs are closed
+        self._requests = Tasks()  # handlers that are coroutines; end before the logs are closed
+        self._chores = Tasks()  # likewise
         self._disk_threads = DaemonThreads(_DISK_THREADS, "disk")
         self._doors: list[Door] = []
         self._sockets: list[socket.socket] = []
@@ -208,6 +209,7 @@ class Node:
             yield self._cluster.begin_to_leave
         yield from (door.close for door in self._doors)
         yield from (sock.close for sock in self._sockets)
+        yield self._requests.close
         if self._transactions is not None:
             yield self._transactions.close
         if self._groups is not None:
@@ -320,7 +322,7 @@ class Node:
             authorizer=AllowAll(),
             sessions=self._sessions,
             refusals=Refusals(),
-            spawn=self._tasks.spawn,
+            spawn=self._requests.spawn,
         )
 
     def _build_doors(self, services: Services) -> None:
@@ -332,7 +334,7 @@ class Node:
             asyncio.get_running_loop(),
             self._memory,
             config.socket_request_max_bytes,
-            self._tasks.spawn,
+            self._requests.spawn,
         )
         limits = ConnectionLimits(
             lambda: services.cluster.config.max_connections,

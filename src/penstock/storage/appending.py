@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from penstock.model.configs import TopicConfig
-from penstock.model.errors import BrokerError, CorruptBatch, DiskFull, StorageFault
+from penstock.model.errors import BrokerError, CorruptBatch, DiskFull, ErrorCode, StorageFault
 from penstock.model.ids import TopicId
 from penstock.records.batch import BatchHeader, iter_headers, parse_header, stamp, verify
 from penstock.records.control import EndMarker, decode_marker
@@ -57,6 +57,7 @@ class GrowingLog:
         "_active",
         "_files",
         "_has_gaps",
+        "_is_closed",
         "_limits",
         "_roll_after_ms",
         "_roll_bytes",
@@ -102,6 +103,7 @@ class GrowingLog:
         self.recovery = _NOTHING_RECOVERED
         self.truncations = 0  # how often it was cut
         self._has_gaps = False
+        self._is_closed = False  # or about to be: every change is rejected
         self._truncated_to: int | None = None  # since the recovery point was last written to disk
         self._roll_after_ms = _AT_FIRST_BATCH
         self.configure(config)
@@ -192,6 +194,21 @@ class GrowingLog:
     def begin_epoch(self, epoch: int) -> None:
         """This broker leads from here on. It reaches the disk with the next flush or roll."""
         self.epochs.assign(epoch, self.next_offset)
+
+    def stop_writes(self) -> None:
+        """Reject every change from now on. The log is about to be closed; it can still be read."""
+        self._is_closed = True
+        self._active = (
+            None  # appends then come to `_begin_segment`, at no cost to those that may enter
+        )
+
+    def _check_open(self) -> None:
+        """Raise if the log is closed: its size must stay the one that the clean stop wrote down."""
+        if self._is_closed:
+            raise BrokerError(
+                f"{self} is closed: nothing can be written to it until the broker has started again",
+                ErrorCode.KAFKA_STORAGE_ERROR,
+            )
 
     # Appending -------------------------------------------------------------------------------
 
@@ -326,6 +343,7 @@ class GrowingLog:
 
     def append_as_follower(self, records: memoryview) -> None:
         """Batches as the leader has them, which go on where this log ends. All are checked before any is written."""
+        self._check_open()
         batches, gaps = self._check_following(records, self.next_offset)
         if gaps and not self._has_gaps:
             self._note_gaps()
@@ -387,6 +405,7 @@ class GrowingLog:
             return
         active, state = self._active, self.state
         assert active is not None
+        assert active.grows, "a closed segment does not grow"
         if active.size_bytes == 0:
             self._plan_roll(active, run[0][1].max_timestamp_ms)
         start, end = run[0][0], run[-1][0] + run[-1][1].size_bytes
@@ -433,11 +452,13 @@ class GrowingLog:
 
     def roll(self) -> None:
         """Close the active segment, if it holds anything, and begin another."""
+        self._check_open()
         if self._active is not None and self._active.size_bytes:
             self._begin_segment()
             self._plan_anew()
 
     def _begin_segment(self) -> Segment:
+        self._check_open()
         interval_bytes = self.config.index_interval_bytes
         if self._segments is None or self._active is None or self._unsynced is None:
             return self._begin_log(self.next_offset, interval_bytes)

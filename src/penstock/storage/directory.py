@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from penstock.model.configs import TopicConfig
-from penstock.model.errors import BrokerError, DiskFull, StorageFault
+from penstock.model.errors import BrokerError, DiskFull, ErrorCode, StorageFault
 from penstock.model.ids import TopicId
 from penstock.storage import checkpoints, identity, layout, machine, markers, names
 from penstock.storage.ballast import Ballast
@@ -65,6 +65,7 @@ class DataDirectory:
             os.close(self._lock_fd)
             raise
         self._logs: dict[str, dict[int, Log]] = {}
+        self._is_closing = False
         self._forgotten: list[tuple[TopicId, int | None]] = []  # since the last checkpoint began
         self._forgot = False  # the checkpoints on disk name more than they should
         self._aside: dict[str, int | None] = {  # directories to be removed, from when on they wait
@@ -199,6 +200,7 @@ class DataDirectory:
         log = logs.get(partition) if logs is not None else None
         if log is not None and log.topic_id == topic_id:
             return log
+        self._check_open()
         if log is not None:
             log.abandon()
         self._set_aside_stranger(topic, topic_id, partition)
@@ -268,6 +270,7 @@ class DataDirectory:
 
     def give_up(self, topic: str, topic_id: TopicId, partition: int) -> None:
         """Set a damaged log aside; `log_for` then gives one that was never written."""
+        self._check_open()
         log = self._logs.get(topic, {}).pop(partition, None)
         if log is not None:
             log.abandon()
@@ -279,6 +282,7 @@ class DataDirectory:
 
     def delete_topic(self, topic: str, topic_id: TopicId) -> None:
         """Take a topic's files out of use at once; `removable` tells when they may be removed."""
+        self._check_open()
         for log in self._logs.pop(topic, {}).values():
             log.abandon()
         self._forget(topic_id, None)
@@ -367,8 +371,25 @@ class DataDirectory:
 
     # The end ---------------------------------------------------------------------------------
 
+    def stop_writes(self) -> None:
+        """Reject every change of a log from now on, and open no other log.
+
+        Call it on the event loop before `close` runs in a thread: then no append is halfway when a log is sealed.
+        """
+        self._is_closing = True
+        for log in self.logs():
+            log.stop_writes()
+
+    def _check_open(self) -> None:
+        if self._is_closing:
+            raise BrokerError(
+                f"{self.path} is being closed: the broker is stopping",
+                ErrorCode.KAFKA_STORAGE_ERROR,
+            )
+
     def close(self, high_watermarks: checkpoints.Offsets = MappingProxyType({})) -> None:
         """Make everything durable, and say so: the next run need not check it. Waits for the disk."""
+        self.stop_writes()
         try:
             self._close_logs()
             ticket = self.checkpoint_begin(high_watermarks)

@@ -46,10 +46,10 @@ class Log(GrowingLog):
             raise OffsetOutOfRange(
                 f"{self}: offset {offset} is outside {self.start_offset}..{self.next_offset}"
             )
-        active = self._active
-        if active is None or offset >= upto_offset:
+        if self._segments is None or offset >= upto_offset:
             return LogRead([], 0, offset)
-        if offset < active.base_offset:
+        active = self._active
+        if active is None or offset < active.base_offset:
             return self._read_closed(offset, max_bytes, upto_offset)
         found = active.read(offset, max_bytes, upto_offset)
         if found is None:
@@ -119,6 +119,7 @@ class Log(GrowingLog):
 
         Records are deleted by offset, and leaders send whole batches: theirs may start inside of one.
         """
+        self._check_open()
         start_offset = self.start_offset
         if start_offset != self.next_offset or not _begins_before(records, start_offset):
             super().append_as_follower(records)
@@ -139,6 +140,7 @@ class Log(GrowingLog):
         They are all that it has from `continues_at` on: so far this log must go, or what comes between would be lost
         without a word. All are checked before any is written. An empty log begins with the first of them.
         """
+        self._check_open()
         if continues_at > self.next_offset:
             raise OffsetOutOfRange(
                 f"{self} ends at offset {self.next_offset}: what comes before {continues_at} was not sent"
@@ -165,6 +167,7 @@ class Log(GrowingLog):
 
         It is written in batches, so that followers, and a log that is read again, come to the same.
         """
+        self._check_open()
         batches = mirroring.ending(
             self.producers.open_transactions(),
             Promotion(self.topic_id, number),
@@ -180,6 +183,7 @@ class Log(GrowingLog):
 
     def truncate_to(self, offset: int) -> None:
         """Drop every batch that reaches `offset` (KIP-101: only where logs diverge)."""
+        self._check_open()
         if offset >= self.next_offset:
             self.epochs.truncate_end(offset)
             return
@@ -195,6 +199,7 @@ class Log(GrowingLog):
 
     def restart_at(self, offset: int) -> None:
         """Drop everything; the next batch comes at `offset`. Where there is no room for that nothing has changed."""
+        self._check_open()
         interval_bytes = self.config.index_interval_bytes
         if self._segments is None:
             self._begin_log(offset, interval_bytes)
@@ -239,6 +244,7 @@ class Log(GrowingLog):
 
     def delete_records_before(self, offset: int) -> None:
         """Move the log start up; segments that are wholly below it go."""
+        self._check_open()
         if not self.start_offset <= offset <= self.next_offset:
             raise OffsetOutOfRange(
                 f"{self}: cannot delete before {offset}; the log is "
@@ -255,6 +261,7 @@ class Log(GrowingLog):
 
         None that reaches `upto_offset`, the last stable offset: what is not decided yet stays.
         """
+        self._check_open()
         if self._segments is None:
             return 0
         count = retention.count_expired(
@@ -288,6 +295,7 @@ class Log(GrowingLog):
 
         False, and they are gone, if the old ones are no longer what they were.
         """
+        self._check_open()
         assert self._segments is not None
         assert self._unsynced is not None
         if not self._segments.replace(change, self.config.index_interval_bytes):
@@ -348,25 +356,27 @@ class Log(GrowingLog):
 
     def abandon(self) -> None:
         """Close every file and write nothing more: the log is gone, or its disk is."""
+        self.stop_writes()
         if self._segments is not None:
             self._segments.close()
-        self._segments, self._active = None, None
+        self._segments = None
 
     def close_begin(self) -> FlushTicket | None:
         """What to sync before it is closed; None: nothing. Then `ticket.sync()` in any thread, then `close_end(ticket)`."""
-        if self._segments is None or self._active is None or self._unsynced is None:
+        self.stop_writes()
+        if self._segments is None or self._unsynced is None:
             return None
-        self._unsynced.add_segment(self._active)
-        self._active.seal()
-        self._save_state(self._active.base_offset)
+        active = self._segments.active
+        self._unsynced.add_segment(active)
+        active.seal()
+        self._save_state(active.base_offset)
         return self.flush_begin()
 
     def close_end(self, ticket: FlushTicket) -> None:
-        """Everything is durable: close every file. It can still be read, and opened again."""
+        """Everything is durable: close every file. It can still be read."""
         assert self._segments is not None
         self.flush_end(ticket)
         self._segments.close()
-        self._active = None
 
     def close(self) -> None:
         """All three steps at once, for those who may wait for the disk."""

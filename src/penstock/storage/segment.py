@@ -100,15 +100,21 @@ class Segment:
 
     # Growing ---------------------------------------------------------------------------------
 
+    @property
+    def grows(self) -> bool:
+        """Whether batches may be added: not after `seal`."""
+        return self._tail is not None
+
     def append(
         self, batch: Buffer, base_offset: int, last_offset: int, max_timestamp_ms: int
     ) -> bool:
         """Write one batch; True if the indexes grew."""
-        file = self.file
+        file, tail = self.file, self._tail
+        assert tail is not None, "a closed segment does not grow"  # before a byte is written
         position = file.size
         file.append(batch)
         self.next_offset = last_offset + 1
-        self._tail.add(base_offset, position)  # type: ignore[union-attr] # there while it grows
+        tail.add(base_offset, position)
         return self._indexes.note(position, len(batch), last_offset, max_timestamp_ms)  # type: ignore[union-attr] # likewise
 
     def append_run(self, run: Run, base_offset: int) -> bool:

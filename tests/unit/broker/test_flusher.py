@@ -277,7 +277,9 @@ def test_after_the_stop_no_round_begins_and_the_last_one_changes_nothing(
     engine.replicas.stop()
     engine.threads.run()
     engine.tick()
-    engine.append(partition)
+    with pytest.raises(BrokerError, match="is closed"):
+        engine.append(partition)
+    engine.replicas.sync_soon(partition)
     engine.tick()
     assert len(engine.threads) == 0
     assert partition.high_watermark == 1

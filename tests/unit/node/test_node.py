@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -21,6 +22,7 @@ from penstock.broker.membership import Membership
 from penstock.broker.replicas import Replicas
 from penstock.broker.transactions import TransactionCoordinator
 from penstock.http.server import HttpServer
+from penstock.kafka.handlers import write_txn_markers
 from penstock.kafka.server import Listener
 from penstock.metadata.sqlite import SqliteStore
 from penstock.model.errors import BrokerError, DiskFull, StorageFault
@@ -46,6 +48,11 @@ from penstock.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
+)
+from penstock.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
 )
 from penstock.wire.schema import Message
 from tests.support.raw_client import RawClient, encode_request
@@ -129,13 +136,13 @@ def ending(home: Path) -> Ending:
     return found
 
 
-def produce(client: RawClient, topic: str) -> None:
-    client.send(produce_request(topic), 9)
+def produce(client: RawClient, topic: str, index: int = 0) -> None:
+    client.send(produce_request(topic, index), 9)
     client.receive()
 
 
-def produce_request(topic: str) -> ProduceRequest:
-    data = PartitionProduceData(index=0, records=batch(b"value", time_ms=now_ms()))
+def produce_request(topic: str, index: int = 0) -> ProduceRequest:
+    data = PartitionProduceData(index=index, records=batch(b"value", time_ms=now_ms()))
     topics = [TopicProduceData(name=topic, partition_data=[data])]
     return ProduceRequest(acks=-1, timeout_ms=600_000, topic_data=topics)
 
@@ -417,6 +424,71 @@ def test_clients_that_wait_are_let_go_and_what_they_wrote_is_kept(
 
     run(again())
     assert kept == [3]
+
+
+def test_a_request_that_writes_in_turns_ends_before_the_logs_are_closed(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """WriteTxnMarkers gives others a turn between markers. Its second one is due when the logs are being closed."""
+    count = 4
+    node, close = new_node(home, num_partitions=count), DataDirectory.close
+    begun, closing = threading.Event(), asyncio.Event()
+
+    async def turn(_seconds: float) -> None:
+        begun.set()
+        await closing.wait()
+
+    def close_beside_others(directory: DataDirectory, marks: Any = MappingProxyType({})) -> None:
+        close(directory, marks)
+        others = asyncio.run_coroutine_threadsafe(some_turns(), loops[0])
+        others.result()
+
+    async def some_turns() -> None:
+        closing.set()
+        for _ in range(10 * count):
+            await asyncio.sleep(0)
+
+    def visit() -> RawClient:
+        client = RawClient(node.bootstrap)
+        asked = MetadataRequest(topics=[MetadataRequestTopic(name="orders")])
+        client.ask(asked, MetadataResponse, 9)
+        for index in range(count):
+            produce(client, "orders", index)
+        topic = WritableTxnMarkerTopic(name="orders", partition_indexes=list(range(count)))
+        marker = WritableTxnMarker(
+            producer_id=5, producer_epoch=0, transaction_result=True, topics=[topic]
+        )
+        client.send(WriteTxnMarkersRequest(markers=[marker]), 1)
+        begun.wait()
+        return client
+
+    async def life() -> None:
+        loops.append(asyncio.get_running_loop())
+        await node.start()
+        client = await asyncio.to_thread(visit)
+        await node.stop()
+        await asyncio.to_thread(client.await_hang_up)
+        client.socket.close()
+
+    loops: list[asyncio.AbstractEventLoop] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(write_txn_markers, "_PER_TURN", 1)
+        patch.setattr(write_txn_markers, "_let_others_go_on", turn)
+        patch.setattr(DataDirectory, "close", close_beside_others)
+        run(life())
+    assert not [r for r in caplog.records if r.levelno >= logging.ERROR], caplog.text
+    assert ending(home) is Ending.CLEAN
+    ends: list[object] = []
+
+    async def again() -> None:
+        node = new_node(home)
+        await node.start()
+        assert node._replicas is not None
+        ends.extend(p.failure or p.log.next_offset for p in node._replicas.partitions())
+        await node.stop()
+
+    run(again())
+    assert ends == [2, 1, 1, 1], "one marker was written; those that were refused left no byte"
 
 
 def test_after_a_fault_of_the_disk_the_end_is_not_clean(home: Path) -> None:

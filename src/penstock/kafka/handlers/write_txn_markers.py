@@ -24,6 +24,8 @@ _PER_TURN: Final = 100  # markers written before others have their turn
 _PATIENCE_S: Final = 3.0  # for markers to be committed; their coordinator asks again
 Written = asyncio.Future[None] | ErrorCode
 
+_let_others_go_on = asyncio.sleep  # replaced by the test that stops the broker between two markers
+
 
 async def handle(request: WriteTxnMarkersRequest, context: Context) -> WriteTxnMarkersResponse:
     """All are written before the first is waited for: they become committed together."""
@@ -82,7 +84,7 @@ async def _write_all(marker: WritableTxnMarker, context: Context) -> dict[TopicP
             name = TopicPartition(topic.name, index)
             written[name] = _write(name, ending, built, context)
             if len(written) % _PER_TURN == 0:
-                await asyncio.sleep(0)
+                await _let_others_go_on(0)
     return written
 
 
