@@ -2,7 +2,8 @@
 
 One round at a time. Whoever asks while a round runs is served by the next one, so that a single
 fdatasync answers every append that arrived meanwhile (group commit). A failed sync is never retried:
-the kernel may have dropped the pages, and a second call would report success over lost data. What a
+the kernel may have dropped the pages, and a second call would report success over lost data. A flush
+for which there was no descriptor has not failed: it is put off, and counts for nothing until then. What a
 round made durable counts only for the log that it began with, and only if that was not cut since.
 """
 
@@ -13,7 +14,7 @@ from concurrent.futures import Executor
 from typing import Final
 
 from penstock.broker.partition import Partition
-from penstock.model.errors import BrokerError, StorageFault
+from penstock.model.errors import BrokerError, OutOfResources, StorageFault
 from penstock.storage.log import FlushTicket, Log
 
 _log = logging.getLogger(__name__)
@@ -31,12 +32,19 @@ class Flusher:
         *,
         on_fault: Callable[[StorageFault], None],
         on_sync: Callable[[float], None],
+        on_shortage: Callable[[], object] = lambda: None,
+        partitions_max: int = _ROUND_PARTITIONS,
     ) -> None:
-        """`on_sync` hears how many seconds the sync of a log took."""
+        """`on_sync` hears how many seconds the sync of a log took.
+
+        `on_shortage` is called when a flush lacked descriptors. Each of `partitions_max` holds a few in a round.
+        """
         self._loop = loop
         self._executor = executor
         self._on_fault = on_fault
         self._on_sync = on_sync
+        self._on_shortage = on_shortage
+        self._partitions_max = partitions_max
         self._waiting: dict[Partition, None] = {}  # a set that keeps its order
         self._running = False
         self._stopped = False
@@ -55,13 +63,21 @@ class Flusher:
     def _begin(self) -> None:
         if self._stopped:
             return
-        batch = list(self._waiting)[:_ROUND_PARTITIONS]
+        batch = list(self._waiting)[: min(self._partitions_max, _ROUND_PARTITIONS)]
         tickets: Tickets = []
+        put_off: list[tuple[Partition, BrokerError]] = []
         for partition in batch:
             del self._waiting[partition]
-            ticket = self._ticket_for(partition)
+            try:
+                ticket = self._ticket_for(partition)
+            except (
+                BrokerError
+            ) as error:  # no room for an index, no descriptor left: nothing was tried
+                put_off.append((partition, error))
+                continue
             if ticket is not None:
                 tickets.append((partition, partition.log, ticket))
+        self._put_off(put_off)
         if not tickets:
             self._go_on()
             return
@@ -74,10 +90,8 @@ class Flusher:
             return None
         try:
             ticket = partition.log.flush_begin()
-        except BrokerError as error:  # no room for an index, no descriptor left: nothing was tried
-            _log.warning("flush-put-off partition=%s error=%s", partition, error)
-            partition.flush_put_off()
-            return None
+        except BrokerError:
+            raise
         except StorageFault as fault:
             self._on_fault(fault)
             return None
@@ -88,15 +102,34 @@ class Flusher:
         partition.unsynced = False
         return ticket
 
-    def _end(self, tickets: Tickets, done: asyncio.Future[list[float]]) -> None:
+    def _put_off(self, put_off: list[tuple[Partition, BrokerError]]) -> None:
+        """Try again with the next look at what is not synced. One line for all of them: there may be many."""
+        if not put_off:
+            return
+        partition, error = put_off[0]
+        _log.warning(
+            "flush-put-off partition=%s partitions=%d error=%s", partition, len(put_off), error
+        )
+        for partition, _ in put_off:
+            partition.flush_put_off()
+        if any(isinstance(error, OutOfResources) for _, error in put_off):
+            self._on_shortage()
+
+    def _end(self, tickets: Tickets, done: asyncio.Future[list[float | OutOfResources]]) -> None:
         if self._stopped or done.cancelled():
             return
+        put_off: list[tuple[Partition, BrokerError]] = []
         try:
-            for seconds in done.result():
-                self._on_sync(seconds)
-            for partition, log, ticket in tickets:
+            for (partition, log, ticket), outcome in zip(tickets, done.result(), strict=True):
+                if isinstance(outcome, OutOfResources):
+                    log.flush_put_off(ticket)
+                    if partition.failure is None:
+                        put_off.append((partition, outcome))
+                    continue
+                self._on_sync(outcome)
                 if partition.failure is None:
                     self._count(partition, log, ticket)
+            self._put_off(put_off)
         except StorageFault as fault:
             self._on_fault(fault)
         except Exception as error:  # noqa: BLE001 - whatever it was, nobody knows what is durable
@@ -121,11 +154,17 @@ class Flusher:
             self._loop.call_soon(self._begin)
 
 
-def _sync_all(tickets: list[FlushTicket], time_s: Callable[[], float]) -> list[float]:
-    """In a thread. How long each took."""
-    took = []
+def _sync_all(
+    tickets: list[FlushTicket], time_s: Callable[[], float]
+) -> list[float | OutOfResources]:
+    """In a thread. How long each took, or why it could not be completed."""
+    outcomes: list[float | OutOfResources] = []
     for ticket in tickets:
         begun_s = time_s()
-        ticket.sync()
-        took.append(time_s() - begun_s)
-    return took
+        try:
+            ticket.sync()
+        except OutOfResources as shortage:
+            outcomes.append(shortage)
+        else:
+            outcomes.append(time_s() - begun_s)
+    return outcomes

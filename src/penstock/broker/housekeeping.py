@@ -18,7 +18,7 @@ from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
 from penstock.broker.scrubbing import Scrubbing
 from penstock.model.clock import Clock
-from penstock.model.errors import BrokerError, DiskFull, StorageFault
+from penstock.model.errors import BrokerError, DiskFull, OutOfResources, StorageFault
 from penstock.storage.directory import remove_tree
 from penstock.storage.usage import room
 
@@ -45,6 +45,7 @@ class Housekeeping:
         self._clock = clock
         self._cleaning = Cleaning(replicas, cluster, clock)
         self._scrubbing = Scrubbing(replicas, cluster)
+        self._to_remove: list[str] = []  # files and directories of logs that are gone
 
     def start(self, spawn: Spawn) -> None:
         for name, chore, pause_s in (
@@ -78,6 +79,8 @@ class Housekeeping:
             except DiskFull as error:
                 self._replicas.disk_is_full(error)
             except BrokerError as error:
+                if isinstance(error, OutOfResources):
+                    self._replicas.directory.files.give_back()
                 _log.warning("chore-put-off chore=%s error=%s", name, error)
             except Exception as error:  # noqa: BLE001 - a chore that fails is tried again
                 _log.error("chore-failed chore=%s", name, exc_info=error)
@@ -188,8 +191,10 @@ class Housekeeping:
 
     async def _remove_files(self) -> None:
         delay_ms = self._cluster.config.log_segment_delete_delay_ms
-        for path in self._replicas.directory.removable(self._clock.monotonic_ms(), delay_ms):
-            await self._replicas.run_in_thread(partial(remove_tree, path))
+        self._to_remove += self._replicas.directory.removable(self._clock.monotonic_ms(), delay_ms)
+        while self._to_remove:  # one that cannot be removed now is kept for the next round
+            await self._replicas.run_in_thread(partial(remove_tree, self._to_remove[0]))
+            del self._to_remove[0]
         await self._hosting.confirm_deleted()
 
     async def _expire_producers(self) -> None:

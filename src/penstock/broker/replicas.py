@@ -32,6 +32,7 @@ from penstock.storage.recovery import Ending
 _log = logging.getLogger(__name__)
 
 _LOOKED_AT_TOGETHER: Final = 500  # logs, before others have their turn
+_FILES_OF_A_FLUSH: Final = 4  # descriptors that the flush of a log holds, or fewer
 
 T = TypeVar("T")
 
@@ -69,6 +70,8 @@ class Replicas:
             disk_threads,
             on_fault=self.disk_failed,
             on_sync=lambda seconds: metrics.flush_ms.observe(seconds * 1000),
+            on_shortage=directory.files.give_back,
+            partitions_max=max(directory.files.limit // _FILES_OF_A_FLUSH, 1),
         )
         self._disk_threads = disk_threads
         self._unable: BrokerError | None = None
@@ -180,7 +183,7 @@ class Replicas:
         topic = partition.topic
         try:
             return self.directory.is_as_left(topic.name, topic.id, partition.index)
-        except (OSError, StorageFault):
+        except (OSError, StorageFault, BrokerError):
             return False  # it will say so itself
 
     def _recover(self, partition: Partition) -> None:

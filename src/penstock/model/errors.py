@@ -210,6 +210,12 @@ class DiskFull(BrokerError):
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
+class OutOfResources(BrokerError):
+    """The machine lacks descriptors or memory at the moment. Nothing was changed; try again later."""
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+
+
 class StorageFault(Exception):
     """Raised from the OSError that caused it; names the file and the position."""
 

@@ -10,7 +10,14 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from penstock.model.configs import TopicConfig
-from penstock.model.errors import BrokerError, CorruptBatch, DiskFull, ErrorCode, StorageFault
+from penstock.model.errors import (
+    BrokerError,
+    CorruptBatch,
+    DiskFull,
+    ErrorCode,
+    OutOfResources,
+    StorageFault,
+)
 from penstock.model.ids import TopicId
 from penstock.records.batch import BatchHeader, iter_headers, parse_header, stamp, verify
 from penstock.records.control import EndMarker, decode_marker
@@ -465,7 +472,7 @@ class GrowingLog:
         closed = self._active
         self._active = self._segments.begin(self.next_offset, interval_bytes)
         self._unsynced.add_segment(closed)
-        with suppress(DiskFull):  # then the next flush does it
+        with suppress(DiskFull, OutOfResources):  # then the next flush does it
             closed.seal()
             self._save_state(self._active.base_offset)
         return self._active

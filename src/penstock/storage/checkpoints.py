@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from penstock.model.ids import TopicId, format_topic_id, parse_topic_id
 from penstock.storage import sealed
-from penstock.storage.files import Disk, write_atomically
+from penstock.storage.files import Disk, read_small, write_atomically
 
 RECOVERY_POINTS: Final = "recovery-points"
 HIGH_WATERMARKS: Final = "high-watermarks"
@@ -51,13 +51,16 @@ def write(directory: str, name: str, checkpoint: Checkpoint, disk: Disk) -> None
 
 
 def read(directory: str, name: str) -> Checkpoint:
+    lost = Checkpoint({}, is_complete=False)
+    data = read_small(f"{directory}/{name}")
+    if data is None:
+        return lost
     try:
-        with open(f"{directory}/{name}", "rb") as file:
-            content = sealed.decode(name, file.read())
+        content = sealed.decode(name, data)
         offsets = {
             parse_topic_id(topic_id): {int(index): int(offset) for index, offset in found.items()}
             for topic_id, found in content["topics"].items()
         }
         return Checkpoint(offsets, content["complete"] is True)
-    except (OSError, sealed.Damaged, KeyError, TypeError, ValueError, AttributeError):
-        return Checkpoint({}, is_complete=False)
+    except (sealed.Damaged, KeyError, TypeError, ValueError, AttributeError):
+        return lost

@@ -10,7 +10,7 @@ from penstock.records.compaction import AbortedRange
 from penstock.storage import sealed, swap
 from penstock.storage.cleaner import Job, Outcome, Source
 from penstock.storage.epochs import NO_EPOCH
-from penstock.storage.files import Disk, write_atomically
+from penstock.storage.files import Disk, read_small, write_atomically
 from penstock.storage.log import Log
 from penstock.storage.segment import Segment
 from penstock.storage.worker import Worker
@@ -96,11 +96,13 @@ def first_dirty(log: Log) -> int:
     What they wrote down counts only while the log still has, at that place, the leader epoch it had:
     otherwise it was cut and went on with other records.
     """
+    data = read_small(f"{log.path}/{CLEANED_UPTO_FILE}")
+    if data is None:
+        return log.start_offset
     try:
-        with open(f"{log.path}/{CLEANED_UPTO_FILE}", "rb") as file:
-            content = sealed.decode(CLEANED_UPTO_FILE, file.read())
+        content = sealed.decode(CLEANED_UPTO_FILE, data)
         offset, epoch = int(content["offset"]), int(content["epoch"])
-    except (OSError, sealed.Damaged, KeyError, TypeError, ValueError):
+    except (sealed.Damaged, KeyError, TypeError, ValueError):
         return log.start_offset
     known = log.start_offset < offset <= log.next_offset
     return offset if known and log.epochs.epoch_at(offset - 1) == epoch else log.start_offset

@@ -7,14 +7,14 @@ import os
 import shutil
 import uuid
 from base64 import urlsafe_b64encode
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from itertools import islice
 from types import MappingProxyType
 from typing import Final
 
 from penstock.model.configs import TopicConfig
-from penstock.model.errors import BrokerError, DiskFull, ErrorCode, StorageFault
+from penstock.model.errors import BrokerError, DiskFull, ErrorCode, OutOfResources, StorageFault
 from penstock.model.ids import TopicId
 from penstock.storage import checkpoints, identity, layout, machine, markers, names
 from penstock.storage.ballast import Ballast
@@ -27,6 +27,7 @@ from penstock.storage.checkpoints import (
     Checkpoint,
 )
 from penstock.storage.files import OPEN_FILES_LIMIT, Disk, OpenFiles, refuse
+from penstock.storage.flush import FlushTicket
 from penstock.storage.identity import Identity
 from penstock.storage.log import Log
 from penstock.storage.opening import open_log
@@ -37,7 +38,8 @@ from penstock.storage.threads import DaemonThreads
 DELETE_DELAY_MS: Final = 60_000
 STRAY_DELAY_MS: Final = 24 * 3_600_000
 _CLOSING_THREADS: Final = 16
-_CLOSED_TOGETHER: Final = 256  # logs; each holds a few descriptors until it is synced
+_CLOSED_TOGETHER: Final = 256  # logs
+_FILES_OF_A_LOG: Final = 8
 _NO_BOOT: Final = "disk-failed"  # in place of a boot's id: no run has the same
 
 
@@ -68,6 +70,7 @@ class DataDirectory:
         self._is_closing = False
         self._forgotten: list[tuple[TopicId, int | None]] = []  # since the last checkpoint began
         self._forgot = False  # the checkpoints on disk name more than they should
+        self._unsure: set[str] = set()  # checkpoints that were being written, for all we know
         self._aside: dict[str, int | None] = {  # directories to be removed, from when on they wait
             f"{self.path}/{name}": None for name in os.listdir(self.path) if names.is_aside(name)
         }
@@ -248,7 +251,7 @@ class DataDirectory:
         if not os.path.exists(path):
             return
         owner = identity.read(path)
-        if owner is None and not any(name.endswith(".log") for name in os.listdir(path)):
+        if owner is None and not layout.has_log(path):
             return
         if (
             owner is None
@@ -353,13 +356,19 @@ class DataDirectory:
                 (log.topic_id, log.partition, log.start_offset) for log in logs
             ),
         }
-        changed = {name: new for name, new in files.items() if self._forgot or new != current[name]}
+        changed = {
+            name: new
+            for name, new in files.items()
+            if self._forgot or name in self._unsure or new != current[name]
+        }
+        self._unsure.update(changed)
         revision = self.store_revision if self.store_revision != self._saved_revision else None
         state = [(log, log.truncations, log.start_offset) for log in logs]
         return CheckpointTicket(self.path, self.files, changed, state, revision)
 
     def checkpoint_end(self, ticket: CheckpointTicket) -> None:
         self._checkpoints |= ticket.files
+        self._unsure.difference_update(ticket.files)
         self._forgot = bool(self._forgotten)
         if ticket.store_revision is not None:
             self._saved_revision = ticket.store_revision
@@ -416,15 +425,32 @@ class DataDirectory:
 
     def _close_logs(self) -> None:
         """Many at a time: the disk makes one journal entry of syncs that come together."""
+        waiting = deque(self.logs())
         with DaemonThreads(_CLOSING_THREADS, "close") as threads:
-            logs = iter(list(self.logs()))
-            while some := list(islice(logs, _CLOSED_TOGETHER)):
-                begun = [(log, log.close_begin()) for log in some]
-                tickets = [(log, ticket) for log, ticket in begun if ticket is not None]
-                for _ in threads.map(lambda it: it[1].sync(), tickets):
-                    continue
-                for log, ticket in tickets:
+            while waiting:
+                begun = self._begin_to_close(waiting)
+                tried = threads.map(lambda it: _is_synced(it[1]), begun)
+                for (log, ticket), is_synced in zip(begun, list(tried), strict=True):
+                    if not is_synced:  # no descriptor was left; now those of the others are free
+                        self.files.close_all()
+                        ticket.sync()
                     log.close_end(ticket)
+
+    def _begin_to_close(self, waiting: deque[Log]) -> list[tuple[Log, FlushTicket]]:
+        """Take as many logs from the front as there are descriptors for; each holds a few until it is synced."""
+        begun: list[tuple[Log, FlushTicket]] = []
+        together = min(_CLOSED_TOGETHER, max(self.files.limit // _FILES_OF_A_LOG, 1))
+        while waiting and len(begun) < together:
+            try:
+                ticket = waiting[0].close_begin()
+            except OutOfResources:
+                if not begun:
+                    raise
+                break
+            log = waiting.popleft()
+            if ticket is not None:
+                begun.append((log, ticket))
+        return begun
 
     def abandon(self) -> None:
         """Let go of the directory as it is, as a crash would: after the disk has failed."""
@@ -441,6 +467,15 @@ class DataDirectory:
         return sorted(opened | last.seen)
 
 
+def _is_synced(ticket: FlushTicket) -> bool:
+    """Sync it; False if a lack of descriptors came in between, so that it has to be tried again."""
+    try:
+        ticket.sync()
+    except OutOfResources:
+        return False
+    return True
+
+
 def remove_tree(path: str) -> None:
     """Remove a file or a directory that `removable` named. For a thread."""
     try:
@@ -451,7 +486,7 @@ def remove_tree(path: str) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise StorageFault(f"{path}: cannot be removed: {error.strerror}") from error
+        refuse(error, f"{path}: cannot be removed")
 
 
 def _new_id() -> str:

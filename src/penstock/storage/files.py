@@ -11,14 +11,15 @@ from contextlib import suppress
 from io import FileIO
 from typing import Any, Final, NoReturn
 
-from penstock.model.errors import BrokerError, DiskFull, ErrorCode, StorageFault
+from penstock.model.errors import DiskFull, OutOfResources, StorageFault
 from penstock.storage.syncs import Syncs
 
 Buffer = bytes | bytearray | memoryview
 
 OPEN_FILES_LIMIT: Final = 4096
 _NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
-_TOO_MANY_OPEN: Final = frozenset((errno.EMFILE, errno.ENFILE))
+TOO_MANY_OPEN: Final = frozenset((errno.EMFILE, errno.ENFILE))
+_GIVEN_BACK: Final = 64  # files that are closed at a time when descriptors run out
 _WARM_STEP_BYTES: Final = 1 << 20
 _RESIDENCY_STEP_BYTES: Final = 128 << 10  # what the kernel reads ahead: one probe for each
 
@@ -86,7 +87,7 @@ class OpenFiles:
         try:
             fd = os.open(file.path, flags, 0o644)
         except OSError as error:
-            if error.errno in _TOO_MANY_OPEN and self._open:
+            if error.errno in TOO_MANY_OPEN and self._open:
                 self.close_all()
                 return self.open(file, flags)
             refuse(error, f"{file.path}: cannot be opened")
@@ -100,6 +101,13 @@ class OpenFiles:
     def close_all(self) -> None:
         while self._open:
             self._open.popitem()[0].handle = None
+
+    def give_back(self, count: int = _GIVEN_BACK) -> int:
+        """Close up to so many of the least used files, for whoever else needs descriptors; how many."""
+        before = len(self._open)
+        for _ in range(min(count, before)):
+            self._evict()
+        return before - len(self._open)
 
     def _evict(self) -> None:
         """Close the first file that was not used since the hand last passed it."""
@@ -148,13 +156,13 @@ class SegmentFile:
         try:
             self.size = os.stat(self.path).st_size
         except OSError as error:
-            raise StorageFault(f"{self.path}: {error.strerror}") from error
+            refuse(error, f"{self.path}: cannot be measured")
 
     def modified_ms(self) -> int:
         try:
             return os.stat(self.path).st_mtime_ns // 1_000_000
         except OSError as error:
-            raise StorageFault(f"{self.path}: {error.strerror}") from error
+            refuse(error, f"{self.path}: its age cannot be read")
 
     def create(self) -> None:
         """Make the file, which must not be there yet."""
@@ -228,7 +236,7 @@ class SegmentFile:
         try:
             return self.files.disk.pread(self.open().fd, size, position)
         except OSError as error:
-            raise StorageFault(f"{self.path}: read of {size} bytes at {position} failed") from error
+            refuse(error, f"{self.path}: read of {size} bytes at {position} failed")
 
     def truncate(self, size: int) -> None:
         """Slices that reach past `size` become stale."""
@@ -304,9 +312,7 @@ class FileSlice:
         try:
             data = os.pread(self.fileno(), self.size, self.position)
         except OSError as error:
-            raise StorageFault(
-                f"{self.file.path}: read of {self.size} bytes at {self.position} failed"
-            ) from error
+            refuse(error, f"{self.file.path}: read of {self.size} bytes at {self.position} failed")
         if len(data) != self.size:
             raise StorageFault(
                 f"{self.file.path}: {len(data)} of {self.size} bytes at {self.position} are there"
@@ -318,7 +324,7 @@ class FileSlice:
         try:
             return os.pread(self.fileno(), size, position)
         except OSError as error:
-            raise StorageFault(f"{self.file.path}: read at {position} failed") from error
+            refuse(error, f"{self.file.path}: read at {position} failed")
 
     def release(self) -> None:
         self._handle = None
@@ -348,7 +354,7 @@ def warm(piece: FileSlice) -> None:
         try:
             os.preadv(fd, [scratch], position)
         except OSError as error:
-            raise StorageFault(f"{piece.file.path}: read at {position} failed") from error
+            refuse(error, f"{piece.file.path}: read at {position} failed")
 
 
 def write_atomically(path: str, data: bytes, *, disk: Disk | None = None) -> None:
@@ -378,15 +384,35 @@ def _write_all(file: FileIO, data: bytes) -> None:
 
 
 def refuse(error: OSError, what: str) -> NoReturn:
-    """The error as those above know it: no room is the client's to retry, the rest is the operator's."""
+    """Raise what the callers know. The call that failed must have left nothing behind.
+
+    No room: DiskFull. No descriptor or no memory: OutOfResources. Both pass, and the client retries.
+    Anything else, first of all EIO: StorageFault, which takes the data directory offline. So does every
+    error of a sync, whatever its number: see FlushTicket. Python itself retries a call after EINTR, and
+    EAGAIN does not occur for regular files.
+    """
     message = f"{what}: {error.strerror}"
     if error.errno in _NO_ROOM:
         raise DiskFull(f"{message}; free some space") from error
-    if error.errno in _TOO_MANY_OPEN:
-        raise BrokerError(
-            f"{message}; raise the limit of open files", ErrorCode.KAFKA_STORAGE_ERROR
-        ) from error
+    if error.errno in TOO_MANY_OPEN:
+        raise OutOfResources(f"{message}; raise the limit of open files (ulimit -n)") from error
+    if error.errno == errno.ENOMEM:
+        raise OutOfResources(f"{message}; give the machine or the container more memory") from error
     raise StorageFault(message) from error
+
+
+def read_small(path: str) -> bytes | None:
+    """The contents of a small file; None if it is missing or cannot be read, so that it is made anew.
+
+    A lack of descriptors or memory says nothing about the file, and is raised.
+    """
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        if error.errno in TOO_MANY_OPEN or error.errno == errno.ENOMEM:
+            refuse(error, f"{path}: cannot be read")
+        return None
 
 
 def remove(paths: Iterable[str]) -> None:
@@ -397,4 +423,4 @@ def remove(paths: Iterable[str]) -> None:
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise StorageFault(f"{path}: cannot be removed: {error.strerror}") from error
+            refuse(error, f"{path}: cannot be removed")

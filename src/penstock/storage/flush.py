@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 
 from penstock.model.errors import DiskFull, StorageFault
-from penstock.storage.files import Handle, OpenFiles, SegmentFile
+from penstock.storage.files import TOO_MANY_OPEN, Handle, OpenFiles, SegmentFile, refuse
 from penstock.storage.segment import Segment
 
 
@@ -46,29 +46,44 @@ class FlushTicket:
 
     def add_names(self, paths: list[str], directories: list[str]) -> None:
         """Small files that were replaced, and the directories whose names changed."""
-        self._paths += paths
-        self._directories += directories
+        self._paths += reversed(paths)  # `sync` begins at the end
+        self._directories += reversed(directories)
+
+    @property
+    def left(self) -> tuple[list[str], list[str]]:
+        """Small files and directories that `sync` has not reached."""
+        return self._paths, self._directories
 
     def sync(self) -> None:
-        """For a thread. Called once: after a failure nobody knows what is on the disk."""
+        """For a thread. A StorageFault is final: after a sync that failed nobody knows what is on the disk.
+
+        After OutOfResources nothing that is left was tried: call it again, or give the rest back with
+        `Log.flush_put_off`. Until then nothing of the ticket counts as durable.
+        """
         path = ""
         try:
             for handle, path in self._handles:
                 with self._syncs.of(path):
                     self._disk.fdatasync(handle.fd)
-            for path in self._paths:
+            self._handles = []
+            while self._paths:
+                path = self._paths[-1]
                 self._sync_path(path)
-            for path in self._directories:
+                self._paths.pop()
+            while self._directories:
+                path = self._directories[-1]
                 self._sync_directory(path)
+                self._directories.pop()
         except OSError as error:
             raise StorageFault(f"{path}: cannot be made durable: {error.strerror}") from error
-        self._handles = []
 
     def _sync_path(self, path: str) -> None:
         try:
             fd = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
             return  # replaced again or removed since: the next flush has it
+        except OSError as error:
+            refuse(error, f"{path}: cannot be opened to be made durable")
         try:
             self._disk.opened(fd, path)
             with self._syncs.of(path):
@@ -83,6 +98,10 @@ class FlushTicket:
         except FileNotFoundError:
             # with its topic, which was deleted meanwhile; else `flush_end` objects
             self.missing = path
+        except OSError as error:
+            if error.errno in TOO_MANY_OPEN:  # only opening it fails with these
+                refuse(error, f"{path}: cannot be opened to be made durable")
+            raise
 
 
 class Unsynced:
@@ -107,6 +126,12 @@ class Unsynced:
         """Only these are still of the log."""
         self._segments = [segment for segment in self._segments if segment in segments]
         self._names_changed = True
+
+    def take_back(self, ticket: FlushTicket) -> None:
+        """What a flush has not reached is part of the next one."""
+        paths, directories = ticket.left
+        self._paths += reversed(paths)
+        self._names_changed = self._names_changed or bool(paths or directories)
 
     def fill(self, ticket: FlushTicket, active: Segment, directories: list[str]) -> None:
         """Hand all of it to a flush. The batches always: only indexes that there is no room to write down are left

@@ -4,7 +4,7 @@ from typing import Final, NamedTuple
 
 from penstock.model.ids import TopicId, format_topic_id, parse_topic_id
 from penstock.storage import sealed
-from penstock.storage.files import Disk, write_atomically
+from penstock.storage.files import Disk, read_small, write_atomically
 
 FILE: Final = "partition.metadata"
 
@@ -24,9 +24,11 @@ def write(directory: str, identity: Identity, disk: Disk | None = None) -> str:
 
 def read(directory: str) -> Identity | None:
     """None if the file is lost or damaged."""
+    data = read_small(f"{directory}/{FILE}")
+    if data is None:
+        return None
     try:
-        with open(f"{directory}/{FILE}", "rb") as file:
-            content = sealed.decode(FILE, file.read())
+        content = sealed.decode(FILE, data)
         return Identity(parse_topic_id(content["topic_id"]), content["has_gaps"] is True)
-    except (OSError, sealed.Damaged, KeyError, TypeError, ValueError, AttributeError):
+    except (sealed.Damaged, KeyError, TypeError, ValueError, AttributeError):
         return None

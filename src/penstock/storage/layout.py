@@ -4,9 +4,8 @@ import os
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from penstock.model.errors import StorageFault
 from penstock.storage import swap
-from penstock.storage.files import OpenFiles, SegmentFile
+from penstock.storage.files import OpenFiles, SegmentFile, refuse
 from penstock.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, SUFFIXES, Segment
 
 
@@ -52,6 +51,11 @@ def size_bytes(directory: str) -> int | None:
     return sum(os.stat(f"{directory}/{name}").st_size for name in logs)
 
 
+def has_log(directory: str) -> bool:
+    """Whether there is any segment."""
+    return any(name.endswith(LOG_SUFFIX) for name in _names(directory))
+
+
 def segments_of(
     files: OpenFiles, directory: str, found: Found, interval_bytes: int
 ) -> list[Segment]:
@@ -70,7 +74,7 @@ def _names(directory: str) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise StorageFault(f"{directory}: cannot be listed: {error.strerror}") from error
+        refuse(error, f"{directory}: cannot be listed")
 
 
 def _is_segment_file(name: str, suffix: str) -> bool:

@@ -5,7 +5,13 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
 
-from penstock.model.errors import BrokerError, DiskFull, OffsetOutOfRange, StorageFault
+from penstock.model.errors import (
+    BrokerError,
+    DiskFull,
+    OffsetOutOfRange,
+    OutOfResources,
+    StorageFault,
+)
 from penstock.records.batch import iter_headers, parse_header
 from penstock.records.control import Promotion
 from penstock.storage import mirroring, retention, state, swap
@@ -207,10 +213,10 @@ class Log(GrowingLog):
             spare = self._segments.spare(offset, interval_bytes)
             try:
                 self._announce_cut(min(offset, self._segments[0].base_offset))
+                swap.discard(self.path, self._files.disk)
             except BrokerError:  # no room, or too many open files
                 spare.file.unlink()
                 raise
-            swap.discard(self.path, self._files.disk)
             state.forget_producers(self.path)  # what they did below `offset` is not known here
             self._segments.restart_with(spare)
         self.start_offset = offset
@@ -277,8 +283,8 @@ class Log(GrowingLog):
         return self._drop_first(count, self.config.file_delete_delay_ms)
 
     def _roll_if_there_is_room(self) -> None:
-        """What is in the active segment may go. On a full disk it stays a while, and the others go all the same."""
-        with suppress(DiskFull):
+        """What is in the active segment may go. Without room or descriptors it stays a while, and the others go."""
+        with suppress(DiskFull, OutOfResources):
             self.roll()
 
     def _drop_first(self, count: int, delay_ms: int) -> int:
@@ -322,7 +328,7 @@ class Log(GrowingLog):
 
     def flush_begin(self) -> FlushTicket:
         """What to sync. Then `ticket.sync()` in a thread, then `flush_end(ticket)`."""
-        size_bytes, self.unflushed_bytes = self.unflushed_bytes, 0
+        size_bytes = self.unflushed_bytes
         ticket = FlushTicket(self._files, self.next_offset, size_bytes, self.truncations)
         if self._segments is not None and self._unsynced is not None:
             if self.epochs.changed:
@@ -332,6 +338,7 @@ class Log(GrowingLog):
                     ticket.is_complete = False
             directories = [self.path, self._topic_path, os.path.dirname(self._topic_path)]
             self._unsynced.fill(ticket, self._segments.active, directories)
+        self.unflushed_bytes = 0
         return ticket
 
     def flush_end(self, ticket: FlushTicket) -> None:
@@ -340,6 +347,12 @@ class Log(GrowingLog):
             raise StorageFault(f"{ticket.missing} is gone, and the log in it is in use")
         if ticket.is_complete and ticket.truncations == self.truncations:
             self.recovery_point = max(self.recovery_point, ticket.next_offset)
+
+    def flush_put_off(self, ticket: FlushTicket) -> None:
+        """In place of `flush_end`, when `sync` could not be completed: the next flush does all of it."""
+        self.unflushed_bytes += ticket.size_bytes
+        if self._unsynced is not None:
+            self._unsynced.take_back(ticket)
 
     def flush(self) -> None:
         """All three steps at once, for those who may wait for the disk."""

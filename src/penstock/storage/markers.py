@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from penstock.model.errors import StorageFault
 from penstock.model.ids import TopicId, format_topic_id
 from penstock.storage import sealed
-from penstock.storage.files import Disk, write_atomically
+from penstock.storage.files import Disk, read_small, write_atomically
 from penstock.storage.recovery import Ending
 
 META: Final = "meta.properties"
@@ -87,10 +87,10 @@ def write_clean(directory: str, run: str, seen: Iterable[str] | None, disk: Disk
 
 
 def _read(directory: str, name: str) -> dict[str, Any] | None:
+    data = read_small(f"{directory}/{name}")
     try:
-        with open(f"{directory}/{name}", "rb") as file:
-            return sealed.decode(name, file.read())
-    except (OSError, sealed.Damaged):
+        return None if data is None else sealed.decode(name, data)
+    except sealed.Damaged:
         return None
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from struct import error as StructError
 from typing import Final, NamedTuple
 
-from penstock.model.errors import DiskFull, StorageFault
+from penstock.model.errors import DiskFull, OutOfResources, StorageFault
 from penstock.records.batch import HEADER_SIZE, MAGIC, BatchHeader, parse_header, stamp
 from penstock.records.builder import build_batch
 from penstock.storage import txn_index
@@ -199,7 +199,7 @@ class Segment:
         """What was begun as a spare is of the log from now on."""
         try:
             self.file.rename(LOG_SUFFIX)
-        except DiskFull as error:
+        except (DiskFull, OutOfResources) as error:
             raise StorageFault(str(error)) from error  # those before it are gone
 
     def _note_all(self, position: int) -> None:
@@ -431,7 +431,7 @@ class Segment:
         self.start_over()
         self._note_all(0)
         if not grows:
-            with suppress(DiskFull):  # then they stay in memory
+            with suppress(DiskFull, OutOfResources):  # then they stay in memory
                 self.seal()
         self.next_offset = max(next_offset, self.next_offset)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple, overload
 
-from penstock.model.errors import DiskFull
+from penstock.model.errors import DiskFull, OutOfResources
 from penstock.storage import swap
 from penstock.storage.files import OpenFiles, SegmentFile
 from penstock.storage.segment import LOG_SUFFIX, SPARE_SUFFIX, Segment
@@ -84,15 +84,15 @@ class Segments(Sequence[Segment]):
         are used up.
         """
         number = self.number_of(offset)
+        found = self._items[number].find(offset)  # while a read that fails changes nothing
         while len(self._items) > number + 1:
             self._retire_last()
         last = self.active = self._items[-1]
-        found = last.find(offset)
         if found is None:
             last.reopen()
         else:
             last.truncate(found[0], found[1].base_offset)
-            with suppress(DiskFull):  # then the leader tells of the gap again
+            with suppress(DiskFull, OutOfResources):  # then the leader tells of the gap again
                 last.fill_gap(min(offset, found[1].base_offset), leader_epoch)
         return last.next_offset
 

@@ -12,7 +12,7 @@ from penstock.records.control import EndMarker, decode_marker, decode_promotion
 from penstock.storage import epochs as epochs_file
 from penstock.storage import snapshot
 from penstock.storage.epochs import Epochs
-from penstock.storage.files import Buffer, remove, write_atomically
+from penstock.storage.files import Buffer, read_small, remove, write_atomically
 from penstock.storage.producers import Producers
 from penstock.storage.sealed import Damaged
 from penstock.storage.segment import Segment
@@ -121,10 +121,10 @@ def marker_in(batch: Buffer, header: BatchHeader) -> EndMarker | None:
 
 def read_sections(directory: str) -> list[tuple[Section, bytes]]:
     """In order of offset; none if the file is lost or damaged."""
+    data = read_small(f"{directory}/{PRODUCERS_FILE}")
     try:
-        with open(f"{directory}/{PRODUCERS_FILE}", "rb") as file:
-            return snapshot.decode(file.read())
-    except (OSError, Damaged):
+        return [] if data is None else snapshot.decode(data)
+    except Damaged:
         return []
 
 
@@ -135,10 +135,10 @@ def forget_producers(directory: str) -> None:
 
 def read_epochs(directory: str) -> tuple[Epochs, int | None] | None:
     """None if the file is lost or damaged."""
+    data = read_small(f"{directory}/{EPOCHS_FILE}")
     try:
-        with open(f"{directory}/{EPOCHS_FILE}", "rb") as file:
-            return epochs_file.decode(file.read())
-    except (OSError, Damaged):
+        return None if data is None else epochs_file.decode(data)
+    except Damaged:
         return None
 
 

@@ -13,7 +13,14 @@ from typing import Final, NamedTuple
 
 from penstock.model.errors import StorageFault
 from penstock.storage import identity, sealed
-from penstock.storage.files import Disk, OpenFiles, SegmentFile, write_atomically
+from penstock.storage.files import (
+    Disk,
+    OpenFiles,
+    SegmentFile,
+    read_small,
+    refuse,
+    write_atomically,
+)
 from penstock.storage.index import OFFSETS, TIMES
 from penstock.storage.segment import LOG_SUFFIX, SUFFIXES, DamagedLog, Segment, filler
 
@@ -163,13 +170,15 @@ def discard(directory: str, disk: Disk) -> None:
         if names:
             disk.fsync_directory(directory)
     except OSError as error:
-        raise StorageFault(f"{directory}: cannot be tidied: {error.strerror}") from error
+        refuse(error, f"{directory}: cannot be tidied")
 
 
 def _read(path: str) -> Swap:
+    data = read_small(path)
+    if data is None:
+        raise StorageFault(f"{path}: cannot be read")
     try:
-        with open(path, "rb") as file:
-            content = sealed.decode(_FORMAT, file.read())
+        content = sealed.decode(_FORMAT, data)
         return Swap(tuple(map(int, content["old"])), tuple(map(int, content["new"])))
-    except (OSError, sealed.Damaged, KeyError, TypeError, ValueError) as error:
+    except (sealed.Damaged, KeyError, TypeError, ValueError) as error:
         raise StorageFault(f"{path}: cannot be read: {error}") from error

@@ -3,7 +3,7 @@
 import os
 from typing import NamedTuple
 
-from penstock.model.errors import StorageFault
+from penstock.storage.files import refuse
 from penstock.storage.segment import LOG_SUFFIX
 
 
@@ -17,7 +17,7 @@ def room(directory: str) -> Room:
     try:
         found = os.statvfs(directory)
     except OSError as error:
-        raise StorageFault(f"{directory}: cannot be measured: {error.strerror}") from error
+        refuse(error, f"{directory}: cannot be measured")
     return Room(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
 
@@ -29,4 +29,4 @@ def log_size_bytes(directory: str) -> int:
     except FileNotFoundError:
         return 0
     except OSError as error:
-        raise StorageFault(f"{directory}: cannot be listed: {error.strerror}") from error
+        refuse(error, f"{directory}: cannot be listed")

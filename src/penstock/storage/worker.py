@@ -74,13 +74,16 @@ class Worker:
         """A session of its own: a Ctrl-C in the terminal is the broker's to handle."""
         source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
-        process = self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-        )
+        try:
+            process = self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            )
+        except OSError as error:  # no descriptors, no memory, too many processes
+            raise WorkerFailed(f"the worker cannot be started: {error.strerror}") from error
         return process
 
 

@@ -13,7 +13,7 @@ from penstock.broker.partition import Partition
 from penstock.metadata.image import PartitionImage
 from penstock.model.errors import BrokerError, ErrorCode, StorageFault
 from tests.support.engine import Engine, config_of, running_engine
-from tests.unit.storage.logs import FaultyDisk, failing, scratch
+from tests.unit.storage.logs import FaultyDisk, descriptors_left, failing, scratch
 
 
 def syncs(disk: FaultyDisk) -> int:
@@ -284,6 +284,44 @@ def test_after_the_stop_no_round_begins_and_the_last_one_changes_nothing(
     assert len(engine.threads) == 0
     assert partition.high_watermark == 1
     assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
+
+
+def test_a_sync_without_descriptors_is_put_off_and_the_disk_stays_online(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    partitions = engine.topic("many", partitions=3, flush_messages=1)
+    for partition in partitions:
+        engine.append(partition)
+    engine.tick()
+    with descriptors_left(0):
+        engine.threads.run()
+        engine.tick()
+    assert not engine.replicas.is_offline
+    assert [p.high_watermark for p in partitions] == [0, 0, 0], "nothing counts that was not synced"
+    assert [p.log.recovery_point for p in partitions] == [0, 0, 0]
+    assert set(engine.replicas.unsynced) == set(partitions), "they are tried again"
+    warnings = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert len(warnings) == 1, "one line for a round"
+    assert "partitions=3" in warnings[0]
+
+    for partition in partitions:
+        engine.replicas.sync_soon(partition)
+    engine.settle()
+    assert [p.high_watermark for p in partitions] == [1, 1, 1]
+
+
+def test_a_sync_that_failed_takes_the_disk_offline_also_beside_one_that_was_put_off(
+    engine: Engine, disk: FaultyDisk
+) -> None:
+    first, second = engine.topic("many", partitions=2, flush_messages=1)
+    engine.append(first)
+    engine.append(second)
+    disk.fault = failing("sync", errno.EIO, after=1)
+    engine.tick()
+    with descriptors_left(0):
+        engine.threads.run()
+        engine.tick()
+    assert engine.replicas.is_offline
 
 
 def test_each_sync_is_measured(engine: Engine, partition: Partition) -> None:

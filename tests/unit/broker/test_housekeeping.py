@@ -13,12 +13,12 @@ from penstock.broker.housekeeping import Housekeeping
 from penstock.broker.partition import Partition
 from penstock.broker.waiters import watch
 from penstock.model.configs import resolve_broker_config
-from penstock.model.errors import BrokerError, DiskFull, StorageFault
+from penstock.model.errors import BrokerError, DiskFull, OutOfResources, StorageFault
 from penstock.storage import syncs as syncs_module
 from penstock.storage.usage import Room
 from tests.support.engine import Engine, running_engine
 from tests.unit.broker.test_partition import Listener
-from tests.unit.storage.logs import FaultyDisk, failing
+from tests.unit.storage.logs import FaultyDisk, descriptors_left, failing
 
 HOUR_MS = 3_600_000
 SEGMENT: Any = {"segment_bytes": 1024, "file_delete_delay_ms": 60_000}
@@ -257,6 +257,22 @@ def test_files_are_removed_when_their_time_has_come(
     engine.run(keeper._remove_files())
     assert len(list(files.iterdir())) < before
     assert setting.confirmed == 2
+
+
+def test_a_file_that_cannot_be_removed_for_lack_of_descriptors_is_removed_later(
+    engine: Engine, keeper: Housekeeping, tmp_path: Path
+) -> None:
+    for partition in engine.topic("orders", partitions=3):
+        engine.append(partition)
+    engine.replicas.remove_topic("orders")
+    engine.run(keeper._remove_files())
+    engine.clock.advance(60_001)
+    with descriptors_left(0), pytest.raises(ExceptionGroup) as raised:
+        engine.run(keeper._remove_files())
+    assert raised.group_contains(OutOfResources)
+    assert list(tmp_path.glob("data/*-delete"))
+    engine.run(keeper._remove_files())
+    assert not list(tmp_path.glob("data/*-delete"))
 
 
 @pytest.mark.parametrize("jump_ms", [30 * 24 * HOUR_MS, -30 * 24 * HOUR_MS])

@@ -2,9 +2,10 @@
 
 import errno
 import os
+import resource
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -245,6 +246,26 @@ class ForgetfulDisk(Disk):
         if now.startswith(synced):
             return now[: len(synced) + keep(len(now) - len(synced))]
         return now if keep(1) else synced
+
+
+@contextmanager
+def descriptors_left(count: int = 0) -> Iterator[None]:
+    """The process can open so many files more, and then none. The kernel says so itself."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    taken: list[int] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1 + count, before[1]))
+        with suppress(OSError):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        for _ in range(count):
+            os.close(taken.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for fd in taken:
+            os.close(fd)
 
 
 ENOSPC, EIO = errno.ENOSPC, errno.EIO
