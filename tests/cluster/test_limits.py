@@ -34,6 +34,10 @@ METADATA_VERSION = 9
 MANY_TOPICS = 2000
 MANY_CONNECTIONS = 1000
 
+needs_prlimit = pytest.mark.skipif(
+    shutil.which("prlimit") is None, reason="prlimit is not installed"
+)
+
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
@@ -108,11 +112,10 @@ def test_a_thousand_connections_are_served_and_forgotten_when_they_go(server: Se
     check_served(server, topic)
 
 
+@needs_prlimit
 def test_a_broker_that_runs_out_of_file_descriptors_goes_on_with_those_it_has(
     tmp_path: Path,
 ) -> None:
-    if shutil.which("prlimit") is None:
-        pytest.skip("prlimit is not installed")
     settings = {"penstock.open.files.max": 32}
     with Server(tmp_path, settings, run_in=["prlimit", "--nofile=150"]) as server:
         topics = [
@@ -125,7 +128,10 @@ def test_a_broker_that_runs_out_of_file_descriptors_goes_on_with_those_it_has(
             with ExitStack() as opened:
                 for _ in range(200):
                     opened.enter_context(socket.create_connection(address(server), PATIENCE_S))
-                until(lambda: server.events("accept-failed"), "no more can be taken")
+                until(
+                    lambda: server.events("accept-failed") or server.events("connection-refused"),
+                    "no more can be taken",
+                )
                 for topic in topics[:20]:
                     assert produce(client, topic, [b"x"]).error_code in (
                         ErrorCode.NONE,
@@ -154,6 +160,46 @@ def served_anew(server: Server, topic: str) -> bool:
 
 
 # Clients that do not behave ----------------------------------------------------------------------
+
+
+@needs_prlimit
+def test_segment_files_do_not_lock_out_a_new_client(tmp_path: Path) -> None:
+    with Server(tmp_path, run_in=["prlimit", "--nofile=256"]) as server:
+        topic = server.create_topic("many", partitions=250)
+        with RawClient(server.bootstrap) as client:
+            for partition in range(250):
+                assert produce(client, topic, [b"x"], partition).error_code == ErrorCode.NONE
+            with ExitStack() as opened:
+                for _ in range(50):
+                    other = opened.enter_context(RawClient(server.bootstrap))
+                    assert produce(other, topic, [b"x"]).error_code == ErrorCode.NONE
+                for partition in range(250):
+                    assert produce(client, topic, [b"x"], partition).error_code == ErrorCode.NONE
+        assert server.events("open-files-limited")
+        assert not server.events("accept-failed")
+        assert server.stop() == 0
+        assert not server.events("unclean-stop")
+
+
+@needs_prlimit
+def test_a_flood_of_connections_takes_no_data_directory_offline(tmp_path: Path) -> None:
+    """Each append is synced, and each sync opens files beside those of the segments."""
+    settings = {"log.flush.interval.messages": 1}
+    with Server(tmp_path, settings, run_in=["prlimit", "--nofile=256"]) as server:
+        topics = [server.create_topic(f"topic-{number}") for number in range(100)]
+        with RawClient(server.bootstrap) as client, ExitStack() as opened:
+            for number in range(456):
+                opened.enter_context(socket.create_connection(address(server), PATIENCE_S))
+                if number % 4 == 0:  # new topics, whose files and directories are new
+                    assert produce(client, topics[number // 4 % 100], [b"x"]).error_code in (
+                        ErrorCode.NONE,
+                        ErrorCode.KAFKA_STORAGE_ERROR,
+                    )
+        with RawClient(server.bootstrap) as client:
+            for topic in topics:
+                assert produce(client, topic, [b"x"]).error_code == ErrorCode.NONE
+        assert server.metric("penstock_data_directory_offline") == 0
+        assert "Traceback" not in server.log
 
 
 def test_large_requests_under_way_share_a_bounded_memory_and_all_come_through(

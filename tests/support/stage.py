@@ -24,6 +24,7 @@ from penstock.kafka.promise import Promise
 from penstock.kafka.server import ConnectionLimits, Listener, Loop, bind
 from penstock.model.errors import BrokerError, ErrorCode, StorageFault
 from penstock.node.tasks import Tasks
+from penstock.storage.files import OpenFiles
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.messages.sync_group import (
     SyncGroupRequest,
@@ -244,7 +245,11 @@ def staged(
         faults: list[StorageFault] = []
         services: Any = SimpleNamespace(
             metrics=BrokerMetrics(),
-            replicas=SimpleNamespace(disk_failed=faults.append, faults=faults),
+            replicas=SimpleNamespace(
+                disk_failed=faults.append,
+                faults=faults,
+                directory=SimpleNamespace(files=OpenFiles()),
+            ),
         )
         sock = bind("127.0.0.1", 0)
         shared = Loop(loop, FrameMemory(memory_bytes), max_frame_bytes, tasks.spawn)

@@ -22,6 +22,7 @@ _BACKLOG: Final = 4096
 _ACCEPTS_PER_TICK: Final = 256
 _SWEEP_S: Final = 1.0
 _OUT_OF_FILES_PAUSE_S: Final = 1.0
+_OUT_OF_FILES: Final = (errno.EMFILE, errno.ENFILE)
 _UNPACED: Final = b"reno"  # which every kernel has, and anyone may choose
 _NEAR_US: Final = 100  # a round trip to a peer in the same rack
 _NEAR_SEND_BUFFER_BYTES: Final = 200_000  # the kernel doubles it: 4 GB/s at such a round trip
@@ -67,9 +68,13 @@ class Loop:
 class ConnectionLimits:
     """Counted over all listeners of the broker. The limits may change while it runs."""
 
-    def __init__(self, total: Callable[[], int], per_host: Callable[[], int]) -> None:
+    def __init__(
+        self, total: Callable[[], int], per_host: Callable[[], int], possible: int = 1 << 62
+    ) -> None:
+        """`possible`: connections for which the process has descriptors."""
         self._total = total
         self._per_host = per_host
+        self._possible = possible
         self._by_host: Counter[str] = Counter()
         self.count = 0
 
@@ -78,6 +83,11 @@ class ConnectionLimits:
         if self.count >= self._total():
             return (
                 f"{self.count} connections are open; the limit is {self._total()} (max.connections)"
+            )
+        if self.count >= self._possible:
+            return (
+                f"{self.count} connections are open; the process has descriptors for no more than"
+                f" {self._possible} (ulimit -n)"
             )
         if self._by_host[host] >= self._per_host():
             return (
@@ -138,7 +148,7 @@ class Listener:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in _GONE:
+                if error.errno in _GONE or self._has_made_room(error):
                     continue
                 self._pause_accepting(error)
                 return
@@ -164,6 +174,15 @@ class Listener:
         self._connections.add(Connection(sock, self, self._loop, host))
         self._metrics.opened.value += 1
         self._metrics.connections.value += 1
+
+    def _has_made_room(self, error: OSError) -> bool:
+        """Close idle segment files for a client that waits: they open again when they are needed."""
+        if error.errno not in _OUT_OF_FILES:
+            return False
+        given = self.services.replicas.directory.files.give_back()
+        if given:
+            _log.info("segment-files-closed count=%d reason=%s", given, os.strerror(error.errno))
+        return given > 0
 
     def _pause_accepting(self, error: OSError) -> None:
         """Most likely out of file descriptors: trying again at once would only spin."""

@@ -173,7 +173,8 @@ class BrokerConfig:
         doc="Rate at which closed segments are re-read and checked; 0 is off.",
     )
     penstock_open_files_max: int = _broker.integer(
-        "penstock.open.files.max", 8192, "Segment files that are held open.", at_least=16,
+        "penstock.open.files.max", 8192, at_least=16,
+        doc="Segment files that are held open; fewer where the process may open only few files (ulimit -n).",
     )
     penstock_dirty_bytes_max: int = _broker.long(
         "penstock.dirty.bytes.max", 268_435_456, at_least=1_048_576,

@@ -40,6 +40,7 @@ from penstock.metadata.store import MetadataStore
 from penstock.metadata.values import Endpoint
 from penstock.model.clock import Clock
 from penstock.model.errors import BrokerError, InvalidConfig, StorageFault
+from penstock.node import descriptors
 from penstock.node.clock import SystemClock
 from penstock.node.gauges import Gauges
 from penstock.node.listeners import Address, warn_if_open_to_all
@@ -129,9 +130,12 @@ class Node:
 
     async def _start(self) -> None:
         config = self.config
+        self._descriptors = descriptors.divide(
+            descriptors.raise_limit(), config.penstock_open_files_max
+        )
         self._directory = directory = DataDirectory(
             config.log_dirs,
-            open_files_limit=config.penstock_open_files_max,
+            open_files_limit=self._descriptors.segment_files,
             ballast_bytes=min(config.penstock_disk_reserve_bytes, _BALLAST_BYTES),
         )
         self._bind_sockets()
@@ -339,6 +343,7 @@ class Node:
         limits = ConnectionLimits(
             lambda: services.cluster.config.max_connections,
             lambda: services.cluster.config.max_connections_per_ip,
+            self._descriptors.connections,
         )
         idle_s = _unless_negative(config.connections_max_idle_ms) / 1000
         for listener, sock in zip(self.settings.listeners, self._sockets, strict=True):

@@ -4,6 +4,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 
 from penstock.kafka import server
 from penstock.kafka.server import ConnectionLimits, bind
+from penstock.storage.files import OpenFiles, SegmentFile
 from tests.support.stage import HELD, MB, NOW, Stage, frame, staged
+from tests.unit.storage.logs import descriptors_left
 
 PATIENCE_S = 60.0
 
@@ -207,6 +210,24 @@ def test_without_descriptors_it_pauses_instead_of_spinning_and_then_goes_on(
     sock.close()
 
 
+def test_without_descriptors_segment_files_are_closed_for_a_new_client(
+    stage: Stage, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    files: OpenFiles = stage.services.replicas.directory.files
+    segments = [SegmentFile(files, str(tmp_path), number, ".log") for number in range(100)]
+    for segment in segments:
+        segment.create()
+    with dial(stage, "127.0.0.2") as old, descriptors_left(1):
+        sock = knock(stage)
+        assert serves(stage, sock)
+        assert serves(stage, old)
+    assert "accept-failed" not in caplog.text
+    assert 0 < len(files) < 100, "not more are closed than are needed soon"
+    assert segments[0].open().fd >= 0
+    files.close_all()
+    sock.close()
+
+
 def test_a_socket_that_cannot_be_set_up_is_forgotten(stage: Stage) -> None:
     ours, theirs = socket.socketpair()  # it has no TCP_NODELAY
     stage.listener._admit(ours, "nowhere")
@@ -240,6 +261,15 @@ def test_limits_count_who_is_there(moves: list[tuple[bool, str]]) -> None:
             inside.remove(host)
         assert limits.count == len(inside)
         assert dict(limits._by_host) == {host: inside.count(host) for host in inside}
+
+
+def test_connections_are_refused_for_which_the_process_has_no_descriptors() -> None:
+    limits = ConnectionLimits(lambda: 100, lambda: 100, 2)
+    assert limits.admit("a") is None
+    assert limits.admit("b") is None
+    assert "ulimit -n" in (limits.admit("c") or "")
+    limits.leave("a")
+    assert limits.admit("c") is None
 
 
 def test_limits_may_change_while_it_runs() -> None:
