@@ -19,7 +19,8 @@ _HEAD: Final = Struct(">ii")  # size, correlation id
 _FLEXIBLE_HEAD: Final = Struct(">iib")  # and no tagged fields
 _MAX_ANSWERS: Final = 1000  # of one connection, that are still to come
 _MAX_KNOWN_BYTES: Final = 1 << 20  # that wait for earlier ones
-_COPIED_SLICE_BYTES: Final = 16 << 10  # below this, one copy is cheaper than a second system call
+COPIED_SLICE_BYTES: Final = 16 << 10  # below this, one copy is cheaper than a second system call
+_COPIED_WHEN_SCARCE_BYTES: Final = 1 << 20  # while queued answers hold too many files
 
 
 class Answer:
@@ -98,8 +99,12 @@ class Line:
 
 
 def memory_bytes(chunks: list[Chunk]) -> int:
-    """How much of it lies in memory."""
-    return sum(len(chunk) for chunk in chunks if not isinstance(chunk, FileSlice))
+    """How much of it lies in memory. A slice of a file counts as well, for its descriptor."""
+    return sum(weight(chunk) for chunk in chunks)
+
+
+def weight(chunk: Chunk) -> int:
+    return COPIED_SLICE_BYTES if isinstance(chunk, FileSlice) else len(chunk)
 
 
 def release(chunks: list[Chunk]) -> None:
@@ -114,7 +119,9 @@ def _copy_small_slices(body: list[Chunk]) -> bool:
     sliced = False
     for index, chunk in enumerate(body):
         if isinstance(chunk, FileSlice):
-            if len(chunk) <= _COPIED_SLICE_BYTES:
+            is_scarce = chunk.file.files.room_in_queues < 0
+            most_bytes = _COPIED_WHEN_SCARCE_BYTES if is_scarce else COPIED_SLICE_BYTES
+            if len(chunk) <= most_bytes:
                 if chunk.is_stale:
                     raise HangUp("the log was truncated under an answer")
                 body[index] = chunk.read()

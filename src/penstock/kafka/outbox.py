@@ -5,7 +5,7 @@ import os
 import socket
 from typing import Any, Final
 
-from penstock.kafka.answers import release
+from penstock.kafka.answers import release, weight
 from penstock.kafka.hangup import HangUp
 from penstock.model.errors import StorageFault
 from penstock.storage.files import FileSlice
@@ -23,15 +23,16 @@ class Outbox:
 
     def __init__(self, sock: socket.socket) -> None:
         self.chunks: list[Chunk] = []
-        self.size_bytes = 0  # of what lies in memory
+        self.size_bytes = (
+            0  # of what lies in memory, and something for each slice: it holds a descriptor
+        )
         self._head_sent = 0  # bytes of the first chunk that have left
         self._socket = sock
 
     def put(self, chunks: list[Chunk]) -> None:
         for chunk in chunks:
             self.chunks.append(chunk)
-            if not isinstance(chunk, FileSlice):
-                self.size_bytes += len(chunk)
+            self.size_bytes += weight(chunk)
 
     def flush(self) -> None:
         """Send until all is gone. BlockingIOError: the peer takes no more now; OSError: it is gone."""
@@ -61,6 +62,7 @@ class Outbox:
         if self._head_sent == head.size:
             self._head_sent = 0
             del self.chunks[0]
+            self.size_bytes -= weight(head)
             head.release()
 
     def _send_bytes(self) -> None:

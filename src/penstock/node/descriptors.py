@@ -13,6 +13,7 @@ _log = logging.getLogger(__name__)
 
 _RAISED_TO_MAX: Final = 1 << 20  # some systems allow a billion, for which programs make tables
 _RESERVE: Final = 96  # locks, the metadata store, other brokers, HTTP, syncs, the worker
+_ANSWERS_SHARE: Final = 3  # a third of the reserve
 _RESERVE_SHARE: Final = 8  # of larger limits an eighth: brokers of large clusters have many peers
 
 
@@ -22,6 +23,7 @@ class Descriptors(NamedTuple):
     limit: int  # of the process
     segment_files: int
     connections: int
+    answers: int  # files that queued answers hold open
 
 
 def raise_limit() -> int:
@@ -41,7 +43,8 @@ def divide(limit: int, segment_files_max: int) -> Descriptors:
     """`segment_files_max`: as it is configured."""
     reserve = min(max(_RESERVE, limit // _RESERVE_SHARE), limit // 2)
     free = limit - reserve
-    shares = Descriptors(limit, max(min(segment_files_max, free // 2), 1), max(free, 1))
+    files = max(min(segment_files_max, free // 2), 1)
+    shares = Descriptors(limit, files, max(free, 1), max(reserve // _ANSWERS_SHARE, 1))
     if shares.segment_files < segment_files_max:
         _log.warning(
             "open-files-limited limit=%d segment-files=%d wanted=%d connections=%d remedy=%s",

@@ -136,6 +136,7 @@ class Node:
         self._directory = directory = DataDirectory(
             config.log_dirs,
             open_files_limit=self._descriptors.segment_files,
+            queued_files_limit=self._descriptors.answers,
             ballast_bytes=min(config.penstock_disk_reserve_bytes, _BALLAST_BYTES),
         )
         self._bind_sockets()

@@ -26,7 +26,7 @@ from penstock.storage.checkpoints import (
     RECOVERY_POINTS,
     Checkpoint,
 )
-from penstock.storage.files import OPEN_FILES_LIMIT, Disk, OpenFiles, refuse
+from penstock.storage.files import OPEN_FILES_LIMIT, QUEUED_FILES_LIMIT, Disk, OpenFiles, refuse
 from penstock.storage.flush import FlushTicket
 from penstock.storage.identity import Identity
 from penstock.storage.log import Log
@@ -51,6 +51,7 @@ class DataDirectory:
         path: str,
         *,
         open_files_limit: int = OPEN_FILES_LIMIT,
+        queued_files_limit: int = QUEUED_FILES_LIMIT,
         disk: Disk | None = None,
         boot_id: str | None = None,
         ballast_bytes: int = 0,
@@ -58,6 +59,7 @@ class DataDirectory:
         """Raises StorageFault, with one line for the operator, if it cannot be this broker's."""
         self.path = os.path.abspath(path)
         self.files = OpenFiles(open_files_limit, disk)
+        self.files.queued_max = queued_files_limit
         self._disk = self.files.disk
         self._lock_fd = machine.lock(self.path)
         self.ballast = Ballast(self.path, ballast_bytes)

@@ -17,6 +17,7 @@ from penstock.storage.syncs import Syncs
 Buffer = bytes | bytearray | memoryview
 
 OPEN_FILES_LIMIT: Final = 4096
+QUEUED_FILES_LIMIT: Final = 1024
 _NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
 TOO_MANY_OPEN: Final = frozenset((errno.EMFILE, errno.ENFILE))
 _GIVEN_BACK: Final = 64  # files that are closed at a time when descriptors run out
@@ -50,11 +51,12 @@ class Disk:
 class Handle:
     """An open descriptor, closed when the last one who refers to it lets go."""
 
-    __slots__ = ("fd", "kept", "tells_residency", "used")
+    __slots__ = ("fd", "kept", "queued", "tells_residency", "used")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.used = True
+        self.queued = 0  # slices that wait for their readers
         self.tells_residency = True  # until its file system turns out not to
         self.kept: Any = None  # what a reader of the file remembers of it, as long as it is open
 
@@ -66,20 +68,28 @@ class Handle:
 class OpenFiles:
     """At most `limit` files stay open for later use; the least used are closed first (CLOCK).
 
-    Files that slices hold on to are beyond the limit: those who queue slices bound them.
+    A slice keeps its file open beyond the limit. Of files whose slices are queued for slow readers there
+    are not many more than `queued_max`: when there are, answers to fetches are short, and copied.
     """
 
-    __slots__ = ("_open", "disk", "limit", "syncs")
+    __slots__ = ("_open", "disk", "limit", "queued", "queued_max", "syncs")
 
     def __init__(self, limit: int = OPEN_FILES_LIMIT, disk: Disk | None = None) -> None:
         assert limit > 0
         self.limit = limit
+        self.queued = 0  # files with queued slices
+        self.queued_max = QUEUED_FILES_LIMIT
         self.disk = disk or Disk()
         self.syncs = Syncs()
         self._open: OrderedDict[SegmentFile, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open)
+
+    @property
+    def room_in_queues(self) -> int:
+        """How many more files may be held open by queued slices."""
+        return self.queued_max - self.queued
 
     def open(self, file: "SegmentFile", flags: int) -> Handle:
         while len(self._open) >= self.limit:
@@ -279,7 +289,7 @@ class SegmentFile:
 class FileSlice:
     """A run of bytes of a file that stays readable until it is released, also after deletion."""
 
-    __slots__ = ("_generation", "_handle", "file", "position", "size")
+    __slots__ = ("_generation", "_handle", "_is_queued", "file", "position", "size")
 
     def __init__(self, file: SegmentFile, position: int, size: int) -> None:
         self.file = file
@@ -287,6 +297,11 @@ class FileSlice:
         self.size = size
         self._handle: Handle | None = file.handle or file.open()
         self._generation = file.generation
+        self._is_queued = False
+
+    def __del__(self) -> None:
+        if self._is_queued:
+            self.release()
 
     def __len__(self) -> int:
         return self.size
@@ -326,8 +341,22 @@ class FileSlice:
         except OSError as error:
             refuse(error, f"{self.file.path}: read at {position} failed")
 
+    def queue(self) -> None:
+        """Count it until it is released: its reader may take its time."""
+        handle = self.handle
+        if not self._is_queued:
+            self._is_queued = True
+            handle.queued += 1
+            if handle.queued == 1:
+                self.file.files.queued += 1
+
     def release(self) -> None:
-        self._handle = None
+        handle, self._handle = self._handle, None
+        if self._is_queued and handle is not None:
+            self._is_queued = False
+            handle.queued -= 1
+            if handle.queued == 0:
+                self.file.files.queued -= 1
 
 
 def is_resident(piece: FileSlice) -> bool:

@@ -26,11 +26,16 @@ def test_the_soft_limit_is_raised_to_the_hard_one(limit_as_it_was: tuple[int, in
 
 
 @pytest.mark.parametrize(
-    ("limit", "files", "connections"),
-    [(256, 80, 160), (1024, 448, 896), (20_000, 8192, 17_500), (1 << 20, 8192, 917_504)],
+    ("limit", "files", "connections", "answers"),
+    [
+        (256, 80, 160, 32),
+        (1024, 448, 896, 42),
+        (20_000, 8192, 17_500, 833),
+        (1 << 20, 8192, 917_504, 43_690),
+    ],
 )
-def test_descriptors_are_divided(limit: int, files: int, connections: int) -> None:
-    assert divide(limit, 8192) == (limit, files, connections)
+def test_descriptors_are_divided(limit: int, files: int, connections: int, answers: int) -> None:
+    assert divide(limit, 8192) == (limit, files, connections, answers)
 
 
 @given(st.integers(1, 1 << 20), st.integers(16, 1 << 20))

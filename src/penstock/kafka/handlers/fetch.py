@@ -9,6 +9,7 @@ from typing import NamedTuple
 from penstock.broker.partition import Partition, Read
 from penstock.broker.waiters import Waiter
 from penstock.kafka import leader_hints
+from penstock.kafka.answers import COPIED_SLICE_BYTES
 from penstock.kafka.closest_replica import Redirect, closest_replica
 from penstock.kafka.context import Context
 from penstock.kafka.fetch_sessions import NO_REPLICA, FetchPartition, Wanted, replica_of
@@ -33,6 +34,10 @@ _BY_ID_SINCE_VERSION = 13
 _HINTS_SINCE_VERSION = 16  # KIP-951
 _FROM_FOLLOWERS_SINCE_VERSION = 11  # KIP-392
 _EPOCHS_SINCE_VERSION = 15  # of the brokers that fetch (KIP-903)
+
+_FILES_OF_AN_ANSWER = 64  # slices too large to be copied: each holds a descriptor until it is sent
+_FILES_OF_A_REPLICAS_ANSWER = 512
+_SCARCE_BYTES = 64 << 10  # of an answer while those not read yet hold too many descriptors
 
 Outcome = Read | EpochEnd | Redirect | BrokerError
 
@@ -164,9 +169,16 @@ class Fetch:
         """Read what is there, within the limits of the request. `again`: only where something has been committed since.
 
         Until something was read, a batch may be larger than any limit; from then on none (KIP-74).
+        The number of files is limited too: a peer that does not read its answers keeps them open.
         """
         request = self._request
         left_bytes = min(request.max_bytes, self._context.config.fetch_max_bytes)
+        left_files = _FILES_OF_AN_ANSWER if self._replica is None else _FILES_OF_A_REPLICAS_ANSWER
+        room = self._context.services.replicas.directory.files.room_in_queues
+        if room > 0:
+            left_files = min(left_files, room)
+        else:
+            left_bytes = min(left_bytes, _SCARCE_BYTES)
         lacking_bytes = request.min_bytes if request.max_wait_ms > 0 else 0
         found: list[tuple[FetchPartition, Outcome]] = []
         empty = True
@@ -174,7 +186,7 @@ class Fetch:
             if again and (nothing := self._still_empty(wanted)) is not None:
                 found.append((wanted, nothing))
                 continue
-            limit = min(wanted.max_bytes, left_bytes)
+            limit = min(wanted.max_bytes, left_bytes) if left_files > 0 else 0
             try:
                 partition = self._find(wanted)
                 partition.check_epoch(wanted.leader_epoch)
@@ -193,6 +205,7 @@ class Fetch:
             if read.size_bytes:
                 empty = False
                 left_bytes -= read.size_bytes
+                left_files -= sum(len(piece) > COPIED_SLICE_BYTES for piece in read.slices)
                 lacking_bytes -= read.size_bytes
             elif self._replica is None:
                 self._empty[wanted] = read
@@ -332,6 +345,9 @@ class Fetch:
             response.session_id = self._session.id
         if is_any_refused:
             self._tell_places(response)
+        for piece in slices:
+            if len(piece) > COPIED_SLICE_BYTES:
+                piece.queue()
         cold = [piece for piece in slices if not is_resident(piece)]
         return self._warmed(response, cold) if cold else response
 
