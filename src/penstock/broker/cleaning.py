@@ -42,7 +42,7 @@ class Cleaning:
             if rest_ms:
                 self._resting[found.log.path] = self._clock.monotonic_ms() + rest_ms
         if self._worker.is_running:
-            await self._replicas.run_in_thread(self._worker.close)
+            await self._replicas.run_compaction(self._worker.close)
 
     def _next_round(self) -> Round | None:
         config, now_ms = self._cluster.config, self._clock.wall_ms()
@@ -113,7 +113,7 @@ class Cleaning:
 
     async def _steps(self, found: Round) -> Outcome | None:
         """None if the log has changed meanwhile."""
-        in_thread = self._replicas.run_in_thread
+        in_thread = self._replicas.run_compaction
         outcome = await in_thread(found.clean)
         if not found.is_current():
             await in_thread(found.abandon)

@@ -16,6 +16,7 @@ from typing import Final
 from penstock.broker.partition import Partition
 from penstock.model.errors import BrokerError, OutOfResources, StorageFault
 from penstock.storage.log import FlushTicket, Log
+from penstock.storage.syncs import Syncs
 
 _log = logging.getLogger(__name__)
 
@@ -32,10 +33,11 @@ class Flusher:
         *,
         on_fault: Callable[[StorageFault], None],
         on_sync: Callable[[float], None],
+        syncs: Syncs,
         on_shortage: Callable[[], object] = lambda: None,
         partitions_max: int = _ROUND_PARTITIONS,
     ) -> None:
-        """`on_sync` hears how many seconds the sync of a log took.
+        """`on_sync` hears how many seconds the sync of a log took. A round that no thread begins is in `syncs`.
 
         `on_shortage` is called when a flush lacked descriptors. Each of `partitions_max` holds a few in a round.
         """
@@ -43,6 +45,7 @@ class Flusher:
         self._executor = executor
         self._on_fault = on_fault
         self._on_sync = on_sync
+        self._syncs = syncs
         self._on_shortage = on_shortage
         self._partitions_max = partitions_max
         self._waiting: dict[Partition, None] = {}  # a set that keeps its order
@@ -82,7 +85,14 @@ class Flusher:
             self._go_on()
             return
         work = [ticket for _, _, ticket in tickets]
-        future = self._loop.run_in_executor(self._executor, _sync_all, work, self._loop.time)
+        begun = self._syncs.waiting(f"a flush of {len(work)} logs")
+        try:
+            future = self._loop.run_in_executor(
+                self._executor, _sync_all, begun, work, self._loop.time
+            )
+        except BaseException:
+            begun()
+            raise
         future.add_done_callback(lambda done: self._end(tickets, done))
 
     def _ticket_for(self, partition: Partition) -> FlushTicket | None:
@@ -155,9 +165,10 @@ class Flusher:
 
 
 def _sync_all(
-    tickets: list[FlushTicket], time_s: Callable[[], float]
+    begun: Callable[[], None], tickets: list[FlushTicket], time_s: Callable[[], float]
 ) -> list[float | OutOfResources]:
     """In a thread. How long each took, or why it could not be completed."""
+    begun()
     outcomes: list[float | OutOfResources] = []
     for ticket in tickets:
         begun_s = time_s()

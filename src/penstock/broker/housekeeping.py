@@ -149,7 +149,7 @@ class Housekeeping:
         directory = self._replicas.directory
         directory.store_revision = self._cluster.image.revision
         ticket = directory.checkpoint_begin(self._replicas.high_watermarks())
-        await self._replicas.run_in_thread(ticket.write)
+        await self._replicas.run_sync(ticket.write)
         directory.checkpoint_end(ticket)
 
     async def _watch_disk(self) -> None:

@@ -56,7 +56,12 @@ class Replicas:
         loop: asyncio.AbstractEventLoop,
         disk_threads: Executor,
         clock: Clock,
+        *,
+        sync_threads: Executor | None = None,
+        compaction_threads: Executor | None = None,
     ) -> None:
+        """`sync_threads` write and sync, and do nothing else: cold reads and a compaction that waits for its
+        worker must not delay an acknowledgement. Without them `disk_threads` do everything."""
         self.loop = loop
         self._clock = clock
         self.topics: dict[str, Topic] = {}
@@ -65,9 +70,12 @@ class Replicas:
         self.directory = directory
         self.metrics = metrics
         self._grown: list[Partition] = []
+        self._sync_threads = sync_threads or disk_threads
+        self._compaction_threads = compaction_threads or disk_threads
         self._flusher = Flusher(
             loop,
-            disk_threads,
+            self._sync_threads,
+            syncs=directory.syncs,
             on_fault=self.disk_failed,
             on_sync=lambda seconds: metrics.flush_ms.observe(seconds * 1000),
             on_shortage=directory.files.give_back,
@@ -231,7 +239,7 @@ class Replicas:
         self._outdated_marks = False
         ticket = self.directory.checkpoint_begin(self.high_watermarks())
         try:
-            await self.run_in_thread(ticket.write)
+            await self.run_sync(ticket.write)
         except StorageFault as fault:
             self.disk_failed(fault)
         except BrokerError as error:  # no room: the next checkpoint does it
@@ -313,6 +321,23 @@ class Replicas:
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Do something slow with the disk, without the loop waiting for it."""
         return await self.loop.run_in_executor(self._disk_threads, work)
+
+    async def run_sync(self, write: Callable[[], None]) -> None:
+        """Write and sync something small, beside the logs. It is noticed when no thread begins it."""
+        begun = self.directory.syncs.waiting("a checkpoint")
+
+        def work() -> None:
+            begun()
+            write()
+
+        try:
+            await self.loop.run_in_executor(self._sync_threads, work)
+        finally:
+            begun()
+
+    async def run_compaction(self, work: Callable[[], T]) -> T:
+        """Wait for the worker, for as long as a compaction takes."""
+        return await self.loop.run_in_executor(self._compaction_threads, work)
 
     # What partitions ask for -------------------------------------------------------------------
 
@@ -447,7 +472,7 @@ class Replicas:
         for partition in self.partitions():
             partition.fail(refusal)
         with suppress(RuntimeError):  # at the very end there are no threads any more
-            noted = self.loop.run_in_executor(self._disk_threads, self.directory.note_failed)
+            noted = self.loop.run_in_executor(self._sync_threads, self.directory.note_failed)
             noted.add_done_callback(_tell_if_not_noted)
 
 

@@ -51,7 +51,8 @@ from penstock.storage.threads import DaemonThreads
 
 _log = logging.getLogger(__name__)
 
-_DISK_THREADS: Final = 4
+_DISK_THREADS: Final = 4  # for cold reads and for what has time
+_SYNC_THREADS: Final = 2  # one for flushes, one for checkpoints
 _DISK_LOOK_S: Final = 0.2
 _BALLAST_BYTES: Final = 4 << 20
 _NO_LIMIT: Final = 1 << 62
@@ -70,6 +71,8 @@ class Node:
         self._requests = Tasks()  # handlers that are coroutines; end before the logs are closed
         self._chores = Tasks()  # likewise
         self._disk_threads = DaemonThreads(_DISK_THREADS, "disk")
+        self._sync_threads = DaemonThreads(_SYNC_THREADS, "sync")
+        self._compaction_threads = DaemonThreads(1, "compaction")
         self._doors: list[Door] = []
         self._sockets: list[socket.socket] = []
         self._not_ready = "the broker is starting"
@@ -142,7 +145,13 @@ class Node:
         self._bind_sockets()
         await self._open_http()
         self._replicas = replicas = Replicas(
-            directory, self.metrics, asyncio.get_running_loop(), self._disk_threads, self._clock
+            directory,
+            self.metrics,
+            asyncio.get_running_loop(),
+            self._disk_threads,
+            self._clock,
+            sync_threads=self._sync_threads,
+            compaction_threads=self._compaction_threads,
         )
         self._cluster = cluster = Cluster(
             self._open_store(),
@@ -247,7 +256,8 @@ class Node:
     def _close_directory(self) -> None:
         """In a thread, so that a second signal is heard when the disk takes its time. Nobody else
         uses the directory any more."""
-        self._disk_threads.shutdown()
+        for threads in (self._compaction_threads, self._disk_threads, self._sync_threads):
+            threads.shutdown()
         directory, replicas = self._directory, self._replicas
         if directory is None:
             return

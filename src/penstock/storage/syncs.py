@@ -1,6 +1,6 @@
-"""Which syncs are under way, in whichever thread: one that never returns has to be noticed from outside."""
+"""Which syncs are under way, or wait for a thread: one that never returns has to be noticed from outside."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 from typing import NamedTuple
@@ -27,6 +27,16 @@ class Syncs:
             yield
         finally:
             del self._under_way[mark]
+
+    def waiting(self, what: str) -> Callable[[], None]:
+        """A sync is about to be given to a thread. Call what is returned when it begins, or is given up."""
+        mark = object()
+        self._under_way[mark] = Sync(f"{what}, which waits for a thread", monotonic())
+
+        def begun() -> None:
+            self._under_way.pop(mark, None)
+
+        return begun
 
     def hung(self, limit_s: float) -> str | None:
         """What has been waited for longer than that."""

@@ -12,6 +12,7 @@ from penstock.broker import flusher as flusher_module
 from penstock.broker.partition import Partition
 from penstock.metadata.image import PartitionImage
 from penstock.model.errors import BrokerError, ErrorCode, StorageFault
+from penstock.storage import syncs as syncs_module
 from tests.support.engine import Engine, config_of, running_engine
 from tests.unit.storage.logs import FaultyDisk, descriptors_left, failing, scratch
 
@@ -322,6 +323,21 @@ def test_a_sync_that_failed_takes_the_disk_offline_also_beside_one_that_was_put_
         engine.threads.run()
         engine.tick()
     assert engine.replicas.is_offline
+
+
+def test_a_round_that_no_thread_begins_is_seen_as_a_sync_that_hangs(
+    engine: Engine, partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(syncs_module, "monotonic", lambda: now_s)
+    syncs = engine.replicas.directory.syncs
+    engine.append(partition)
+    engine.tick()
+    now_s = 131.0
+    assert syncs.hung(32) is None
+    assert "a flush of 1 logs, which waits for a thread" in (syncs.hung(30) or "")
+    engine.settle()
+    assert syncs.hung(0) is None
 
 
 def test_each_sync_is_measured(engine: Engine, partition: Partition) -> None:

@@ -259,6 +259,28 @@ def test_files_are_removed_when_their_time_has_come(
     assert setting.confirmed == 2
 
 
+def test_a_checkpoint_that_no_thread_begins_is_seen_as_a_sync_that_hangs(
+    engine: Engine, keeper: Housekeeping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(syncs_module, "monotonic", lambda: now_s)
+    engine.append(engine.partition())
+    syncs = engine.replicas.directory.syncs
+
+    async def life() -> str | None:
+        nonlocal now_s
+        async with asyncio.TaskGroup() as group:
+            group.create_task(keeper._checkpoint())
+            await asyncio.sleep(0)
+            now_s = 131.0
+            hung = syncs.hung(30)
+            engine.threads.run()
+        return hung
+
+    assert "waits for a thread" in (engine.runner.run(life()) or "")
+    assert syncs.hung(0) is None
+
+
 def test_a_file_that_cannot_be_removed_for_lack_of_descriptors_is_removed_later(
     engine: Engine, keeper: Housekeeping, tmp_path: Path
 ) -> None:

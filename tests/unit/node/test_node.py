@@ -59,6 +59,7 @@ from tests.support.raw_client import RawClient, encode_request
 from tests.unit.storage.logs import batch, scratch
 
 ANY_PORT = "127.0.0.1:0"
+PATIENCE_S = 20.0  # only a test that fails waits so long
 
 
 class Failure(Exception):
@@ -489,6 +490,38 @@ def test_a_request_that_writes_in_turns_ends_before_the_logs_are_closed(
 
     run(again())
     assert ends == [2, 1, 1, 1], "one marker was written; those that were refused left no byte"
+
+
+@pytest.mark.parametrize("busy", ["run_in_thread", "run_compaction"])
+def test_acknowledgements_do_not_wait_for_cold_reads_or_compaction(home: Path, busy: str) -> None:
+    """However many there are, and however slow the disk reads."""
+    node, gate = new_node(home, log_flush_interval_messages=1), threading.Event()
+
+    async def life() -> None:
+        await node.start()
+        try:
+            replicas = node._replicas
+            assert replicas is not None
+            run_slowly = getattr(replicas, busy)
+            async with asyncio.TaskGroup() as group:
+                for _ in range(10):
+                    group.create_task(run_slowly(gate.wait))
+                await asyncio.sleep(0)
+                await asyncio.to_thread(visit)
+                await replicas.run_sync(lambda: None)
+                gate.set()
+        finally:
+            gate.set()
+            await node.stop()
+
+    def visit() -> None:
+        with RawClient(node.bootstrap) as client:
+            client.socket.settimeout(PATIENCE_S)
+            asked = MetadataRequest(topics=[MetadataRequestTopic(name="orders")])
+            client.ask(asked, MetadataResponse, 9)
+            produce(client, "orders")
+
+    run(life())
 
 
 def test_after_a_fault_of_the_disk_the_end_is_not_clean(home: Path) -> None:
