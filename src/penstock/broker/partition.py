@@ -57,7 +57,7 @@ class Partition(MirroredPartition):
         """Batches of the leader, which go on where this log ends. Those before a fault are here, and count."""
         self._host.refuse_when_unable()
         log = self.log
-        end = log.next_offset
+        end, had_gaps = log.next_offset, log.has_gaps
         try:
             log.append_as_follower(records)
         except DiskFull as error:
@@ -70,6 +70,8 @@ class Partition(MirroredPartition):
                 self._wrote()
             elif log.next_offset < end:  # it was to begin anew, with what was not written
                 self._was_cut(log.next_offset)
+        if log.has_gaps and not had_gaps:
+            _log.info("log-has-gaps partition=%s from=%d leader=%d", self, end, self.leader_id)
         self.topic.metrics.replication_bytes_in.value += len(records)
 
     def learn(self, high_watermark: int, log_start: int) -> None:

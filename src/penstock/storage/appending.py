@@ -34,6 +34,7 @@ from penstock.storage.segment import MAX_RELATIVE_OFFSET, Segment
 from penstock.storage.segments import Segments
 from penstock.storage.state import LogState
 
+COMPACT: Final = "compact"  # a cleanup policy
 _NEVER_MS: Final = (1 << 63) - 1
 _AT_FIRST_BATCH: Final = -2  # before any timestamp: planned when the segment gets its first batch
 _NOTHING_RECOVERED: Final = Recovery()
@@ -54,6 +55,13 @@ class Appended(NamedTuple):
     duplicate: bool
 
 
+class Hole(NamedTuple):
+    """Offsets without a batch in what a follower is sent."""
+
+    next_offset: int  # the first of them
+    base_offset: int  # of the batch that comes after them
+
+
 class GrowingLog:
     """Segments in order, and what follows from their batches.
 
@@ -66,6 +74,7 @@ class GrowingLog:
         "_has_gaps",
         "_is_closed",
         "_limits",
+        "_refused_hole",
         "_roll_after_ms",
         "_roll_bytes",
         "_segments",
@@ -110,6 +119,7 @@ class GrowingLog:
         self.recovery = _NOTHING_RECOVERED
         self.truncations = 0  # how often it was cut
         self._has_gaps = False
+        self._refused_hole: Hole | None = None
         self._is_closed = False  # or about to be: every change is rejected
         self._truncated_to: int | None = None  # since the recovery point was last written to disk
         self._roll_after_ms = _AT_FIRST_BATCH
@@ -141,6 +151,11 @@ class GrowingLog:
 
     def __str__(self) -> str:
         return f"{os.path.basename(self._topic_path)}-{self.partition}"
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether offsets may be missing in it."""
+        return self._has_gaps
 
     @property
     def path(self) -> str:
@@ -351,17 +366,35 @@ class GrowingLog:
     def append_as_follower(self, records: memoryview) -> None:
         """Batches as the leader has them, which go on where this log ends. All are checked before any is written."""
         self._check_open()
-        batches, gaps = self._check_following(records, self.next_offset)
-        if gaps and not self._has_gaps:
+        batches, hole = self._check_following(records, self.next_offset)
+        if hole is not None and not self._has_gaps:
+            self._check_hole(hole)
             self._note_gaps()
         self._write_batches(records, batches)
 
+    def _check_hole(self, hole: Hole) -> None:
+        """Reject a hole where none is expected, unless the leader sends the same one again.
+
+        Compaction makes holes, and a mirror has those of its source. A topic that was compacted once, or was a
+        mirror, keeps them; only the leader knows that, and its own log has passed the same check. A batch that came
+        out of turn is not sent twice.
+        """
+        config = self.config
+        if COMPACT in config.cleanup_policy or config.penstock_mirror_source:
+            return
+        if hole != self._refused_hole:
+            self._refused_hole = hole
+            raise CorruptBatch(
+                f"{self}: the leader's batches leave out the offsets {hole.next_offset} to {hole.base_offset - 1},"
+                " though the topic is neither compacted nor a mirror; fetch them again"
+            )
+
     def _check_following(
         self, records: memoryview, next_offset: int
-    ) -> tuple[list[tuple[int, BatchHeader]], int]:
-        """The batches, if they are whole and go on at `next_offset`, and how many offsets are missing among them."""
+    ) -> tuple[list[tuple[int, BatchHeader]], Hole | None]:
+        """The batches, if they are whole and go on at `next_offset`, and where offsets are missing first."""
         batches = list(iter_headers(records))
-        end, gaps = 0, 0
+        end, hole = 0, None
         for position, header in batches:
             end = position + header.size_bytes
             verify(records[position:end], header)
@@ -369,11 +402,12 @@ class GrowingLog:
                 raise CorruptBatch(
                     f"{self}: offset {header.base_offset} where {next_offset} is next"
                 )
-            gaps += header.base_offset - next_offset
+            if header.base_offset > next_offset and hole is None:
+                hole = Hole(next_offset, header.base_offset)
             next_offset = header.next_offset
         if end != len(records):
             raise CorruptBatch(f"{self}: {len(records) - end} bytes are left after the last batch")
-        return batches, gaps
+        return batches, hole
 
     def _write_batches(
         self, records: memoryview, batches: Sequence[tuple[int, BatchHeader]]

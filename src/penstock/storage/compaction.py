@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from penstock.records.compaction import AbortedRange
 from penstock.storage import sealed, swap
+from penstock.storage.appending import COMPACT
 from penstock.storage.cleaner import Job, Outcome, Source
 from penstock.storage.epochs import NO_EPOCH
 from penstock.storage.files import Disk, read_small, write_atomically
@@ -16,7 +17,7 @@ from penstock.storage.segment import Segment
 from penstock.storage.worker import Worker
 
 CLEANED_UPTO_FILE: Final = "cleaned-upto"
-POLICY: Final = "compact"
+POLICY: Final = COMPACT
 
 
 class Allowance(NamedTuple):

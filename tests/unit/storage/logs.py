@@ -6,6 +6,7 @@ import resource
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -23,6 +24,8 @@ from penstock.storage.recovery import Ending, Past
 TOPIC_ID: Final = TopicId(bytes(range(16)))
 NOW_MS: Final = 1_700_000_000_000
 SMALL: Final = TopicConfig(segment_bytes=600, index_interval_bytes=100)
+COMPACTED: Final = replace(SMALL, cleanup_policy=frozenset({"compact"}))
+MIRROR: Final = replace(SMALL, penstock_mirror_source="other")
 _FAST: Final = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 

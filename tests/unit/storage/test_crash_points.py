@@ -11,6 +11,7 @@ from penstock.model.configs import TopicConfig
 from penstock.storage.log import Log
 from penstock.storage.recovery import Ending
 from tests.unit.storage.logs import (
+    COMPACTED,
     FaultyDisk,
     fill,
     headers,
@@ -141,7 +142,7 @@ def test_a_cut_behind_a_gap_that_is_cut_short_anywhere_leaves_a_log_that_is_whol
     for limit in range(200):
         with scratch() as path:
             disk = FaultyDisk()
-            leader, log = new_log(f"{path}/leader"), new_log(path, disk=disk)
+            leader, log = new_log(f"{path}/leader"), new_log(path, COMPACTED, disk)
             fill(leader, 30)
             whole = bytearray(raw(leader))
             size = len(whole) // 30

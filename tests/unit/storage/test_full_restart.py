@@ -14,6 +14,7 @@ from penstock.storage.log import Log
 from penstock.storage.recovery import Ending
 from tests.unit.storage import test_swap as swaps
 from tests.unit.storage.logs import (
+    COMPACTED,
     NOW_MS,
     SMALL,
     copy_of,
@@ -196,6 +197,7 @@ def test_that_offsets_are_missing_is_written_down_before_they_are_also_after_a_f
 ) -> None:
     """Else a crash would find a damaged log, and drop what lies behind the gap."""
     leader, follower = new_log(tmp_path / "leader"), new_log(tmp_path)
+    follower.configure(COMPACTED)
     fill(leader, 9)
     whole_log = bytearray(raw(leader))
     size = len(whole_log) // 9

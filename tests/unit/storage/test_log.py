@@ -17,6 +17,8 @@ from penstock.storage.recovery import Ending
 from penstock.storage.tail import Tail
 from penstock.storage.timestamps import TimestampOffset
 from tests.unit.storage.logs import (
+    COMPACTED,
+    MIRROR,
     NOW_MS,
     SMALL,
     CountingDisk,
@@ -368,8 +370,11 @@ def test_a_follower_takes_all_of_a_response_or_nothing(tmp_path: Path) -> None:
     assert (follower.next_offset, follower.size_bytes) == (0, 0)
 
 
-def test_a_follower_passes_over_what_compaction_took_out(tmp_path: Path) -> None:
-    leader, follower = new_log(tmp_path / "a"), new_log(tmp_path / "b")
+@pytest.mark.parametrize("config", [COMPACTED, MIRROR])
+def test_a_follower_passes_over_what_compaction_took_out(
+    tmp_path: Path, config: TopicConfig
+) -> None:
+    leader, follower = new_log(tmp_path / "a"), new_log(tmp_path / "b", config)
     fill(leader, 12)
     follower.append_as_follower(memoryview(raw(leader, 0, upto=2)))
     follower.append_as_follower(memoryview(raw(leader, 9)))
@@ -378,6 +383,37 @@ def test_a_follower_passes_over_what_compaction_took_out(tmp_path: Path) -> None
     assert [header.base_offset for header in headers(raw(follower, 4))] == [9, 10, 11]
     follower.flush()
     assert reopened(tmp_path / "b", point=follower.recovery_point).next_offset == 12
+
+
+def test_a_follower_rejects_a_hole_where_nothing_makes_holes(tmp_path: Path) -> None:
+    """It would be taken for compaction ever after, and a loss in this log would not be noticed any more."""
+    leader, follower = new_log(tmp_path / "a"), new_log(tmp_path / "b")
+    fill(leader, 12)
+    follower.append_as_follower(memoryview(raw(leader, 0, upto=2)))
+    before = raw(follower)
+    for first in (9, 5, 9):  # two batches that come out of turn, and one of them again
+        with pytest.raises(CorruptBatch, match=f"leave out the offsets 2 to {first - 1}"):
+            follower.append_as_follower(memoryview(raw(leader, first)))
+    assert (raw(follower), follower.has_gaps) == (before, False)
+    follower.append_as_follower(memoryview(raw(leader, 2)))
+    assert raw(follower) == raw(leader)
+    assert not follower.has_gaps
+
+
+def test_a_follower_takes_the_holes_of_a_topic_that_is_not_compacted_any_more(
+    tmp_path: Path,
+) -> None:
+    """Only the leader knows that it once was: it sends the same hole again."""
+    leader, follower = new_log(tmp_path / "a"), new_log(tmp_path / "b")
+    fill(leader, 12)
+    follower.append_as_follower(memoryview(raw(leader, 0, upto=2)))
+    with pytest.raises(CorruptBatch):
+        follower.append_as_follower(memoryview(raw(leader, 9)))
+    follower.append_as_follower(memoryview(raw(leader, 9)))
+    assert (follower.next_offset, follower.has_gaps) == (12, True)
+    fill(leader, 4)
+    follower.append_as_follower(memoryview(raw(leader, 14)))
+    assert follower.next_offset == 16, "further holes are expected from now on"
 
 
 # Going -----------------------------------------------------------------------------------------

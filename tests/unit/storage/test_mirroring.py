@@ -17,6 +17,7 @@ from penstock.storage.log import Log
 from penstock.storage.recovery import Ending
 from penstock.storage.snapshot import Mark
 from tests.unit.storage.logs import (
+    MIRROR,
     NOW_MS,
     SMALL,
     TOPIC_ID,
@@ -143,7 +144,7 @@ def test_a_follower_of_a_mirror_is_the_same_log(history: list[Step], data: st.Da
     with scratch() as path:
         gone = data.draw(st.sets(st.integers(0, len(history) - 1), max_size=len(history) // 2))
         source = source_of(path, history, gone=gone)
-        leader, follower = new_log(f"{path}/a"), new_log(f"{path}/b")
+        leader, follower = new_log(f"{path}/a", MIRROR), new_log(f"{path}/b", MIRROR)
         for number in range(len(source.batches)):
             mirror(leader, source.joined(number, number + 1))
             if follower.next_offset < leader.start_offset:
@@ -157,7 +158,7 @@ def test_a_follower_of_a_mirror_is_the_same_log(history: list[Step], data: st.Da
 
 def test_an_epoch_begins_where_the_log_ended_also_before_a_gap(tmp_path: Path) -> None:
     """Else a follower that has more of the epoch before would not be cut."""
-    leader, follower = new_log(tmp_path / "a"), new_log(tmp_path / "b")
+    leader, follower = new_log(tmp_path / "a", MIRROR), new_log(tmp_path / "b", MIRROR)
     put(leader, b"0", epoch=1)
     leader.append_mirrored(at(50, b"1"), 1, 2)
     follower.append_as_follower(memoryview(raw(leader)))
