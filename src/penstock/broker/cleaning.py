@@ -45,7 +45,7 @@ class Cleaning:
             await self._replicas.run_compaction(self._worker.close)
 
     def _next_round(self) -> Round | None:
-        config, now_ms = self._cluster.config, self._clock.wall_ms()
+        config, now_ms = self._cluster.config, self._replicas.expiry_clock.now_ms()
         monotonic_ms = self._clock.monotonic_ms()
         self._resting = {
             path: until for path, until in self._resting.items() if until > monotonic_ms

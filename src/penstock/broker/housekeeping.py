@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 
 _SYNC_S: Final = 0.1
 _DISK_S: Final = 1.0
+_CLOCK_S: Final = 1.0
 _HANG_LOOKS: Final = 4  # within the time that a sync may take
 _SCARCE_BYTES: Final = 128 << 10  # so little that not even checkpoints and metadata have room
 _REMOVE_S: Final = 5.0
@@ -53,6 +54,7 @@ class Housekeeping:
             ("checkpoint", self._checkpoint, self._checkpoint_pause_s),
             ("watch-syncs", self._watch_syncs, self._hang_pause_s),
             ("watch-disk", self._watch_disk, lambda: _DISK_S),
+            ("watch-clock", self._watch_clock, lambda: _CLOCK_S),
             ("remove-files", self._remove_files, self._remove_pause_s),
             ("retention", self._apply_retention, self._retention_pause_s),
             ("producer-expiry", self._expire_producers, self._expiry_pause_s),
@@ -172,11 +174,19 @@ class Housekeeping:
     async def _apply_retention(self) -> None:
         await self._each_log(self._retain)
 
+    async def _watch_clock(self) -> None:
+        """A jump is noticed soon, not only when something is about to be deleted."""
+        self._replicas.expiry_clock.now_ms()
+
     def _retain(self, partition: Partition) -> None:
+        """Only the leader deletes what is old. Followers delete what lies below its log start (F3): one broker's
+        wrong clock must not take the copies that the others' right clocks keep."""
+        if not partition.is_leader:
+            return
         metrics, log = self._replicas.metrics.retention, partition.log
         segments = len(log.segments)
         freed_bytes = log.apply_retention(
-            self._clock.wall_ms(), upto_offset=partition.last_stable_offset
+            self._replicas.expiry_clock.now_ms(), upto_offset=partition.last_stable_offset
         )
         if freed_bytes:
             metrics.segments.value += segments - len(log.segments)

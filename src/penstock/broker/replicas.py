@@ -12,6 +12,7 @@ from typing import Final, Protocol, TypeVar
 from penstock.broker.flusher import Flusher
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.partition import Partition, Topic
+from penstock.broker.steady_clock import SteadyClock
 from penstock.broker.throttles import Throttles
 from penstock.broker.waiters import Watcher
 from penstock.model.clock import Clock
@@ -64,6 +65,7 @@ class Replicas:
         worker must not delay an acknowledgement. Without them `disk_threads` do everything."""
         self.loop = loop
         self._clock = clock
+        self.expiry_clock = SteadyClock(clock)  # for what is deleted because it is old
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[bytes, Topic] = {}
         self.unsynced: dict[Partition, int] = {}  # since when, in monotonic ms

@@ -241,6 +241,36 @@ def test_others_have_their_turn_during_a_long_chore(
     assert 10 <= engine.runner.run(beside()) <= 15
 
 
+def test_a_wall_clock_that_jumps_deletes_nothing_for_an_hour(
+    engine: Engine, keeper: Housekeeping
+) -> None:
+    partition = engine.partition(retention_ms=HOUR_MS, **SEGMENT)
+    fill(engine, partition, 6)
+    engine.clock.set_wall(engine.clock.wall_ms() + 30 * 24 * HOUR_MS)
+    engine.run(keeper._watch_clock())
+    engine.run(keeper._apply_retention())
+    assert partition.log.start_offset == 0
+    engine.clock.advance(HOUR_MS // 2)
+    engine.run(keeper._apply_retention())
+    assert partition.log.start_offset == 0
+    engine.clock.advance(HOUR_MS)
+    engine.run(keeper._apply_retention())
+    assert partition.log.start_offset > 0, "then it is believed"
+
+
+def test_only_the_leader_deletes_what_is_old(engine: Engine, keeper: Housekeeping) -> None:
+    """A follower deletes what lies below the leader's log start, whatever its own clock says."""
+    partition = engine.partition(retention_ms=HOUR_MS, **SEGMENT)
+    fill(engine, partition, 6)
+    end = partition.log.next_offset
+    partition.follow(None)
+    engine.clock.advance(30 * 24 * HOUR_MS)
+    engine.run(keeper._apply_retention())
+    assert partition.log.start_offset == 0
+    partition.learn(end, 3)
+    assert partition.log.start_offset == 3
+
+
 def test_files_are_removed_when_their_time_has_come(
     engine: Engine, keeper: Housekeeping, setting: Setting, tmp_path: Path
 ) -> None:
@@ -481,6 +511,7 @@ def test_every_chore_is_started_by_its_name(keeper: Housekeeping) -> None:
     assert set(started) == {
         "sync",
         "checkpoint",
+        "watch-clock",
         "watch-disk",
         "watch-syncs",
         "remove-files",
