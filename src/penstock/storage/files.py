@@ -21,6 +21,9 @@ QUEUED_FILES_LIMIT: Final = 1024
 _NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
 TOO_MANY_OPEN: Final = frozenset((errno.EMFILE, errno.ENFILE))
 _GIVEN_BACK: Final = 64  # files that are closed at a time when descriptors run out
+_NEEDED_BY_A_CHANGE: Final = (
+    8  # a segment, its indexes, a small file and its directory, and some for threads beside
+)
 _WARM_STEP_BYTES: Final = 1 << 20
 _RESIDENCY_STEP_BYTES: Final = 128 << 10  # what the kernel reads ahead: one probe for each
 
@@ -111,6 +114,20 @@ class OpenFiles:
     def close_all(self) -> None:
         while self._open:
             self._open.popitem()[0].handle = None
+
+    def ensure(self, count: int = _NEEDED_BY_A_CHANGE) -> None:
+        """Raise OutOfResources unless so many descriptors are free. A change that must not stop halfway begins with it."""
+        found: list[int] = []
+        try:
+            while len(found) < count:
+                try:
+                    found.append(os.open(os.devnull, os.O_RDONLY))
+                except OSError as error:
+                    if error.errno not in TOO_MANY_OPEN or not self.give_back():
+                        refuse(error, "a change of a log needs files")
+        finally:
+            for fd in found:
+                os.close(fd)
 
     def give_back(self, count: int = _GIVEN_BACK) -> int:
         """Close up to so many of the least used files, for whoever else needs descriptors; how many."""

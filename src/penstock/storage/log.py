@@ -196,6 +196,7 @@ class Log(GrowingLog):
         if self._segments is None or offset < self.start_offset:
             self.restart_at(offset)
             return
+        self._files.ensure()
         kept_upto = self._segments.last_end_below(offset)
         self._announce_cut(kept_upto)  # first: where it is refused, a compaction goes on
         if offset < self._segments.active.base_offset:
@@ -207,6 +208,7 @@ class Log(GrowingLog):
         """Drop everything; the next batch comes at `offset`. Where there is no room for that nothing has changed."""
         self._check_open()
         interval_bytes = self.config.index_interval_bytes
+        self._files.ensure()
         if self._segments is None:
             self._begin_log(offset, interval_bytes)
         else:
@@ -304,6 +306,7 @@ class Log(GrowingLog):
         self._check_open()
         assert self._segments is not None
         assert self._unsynced is not None
+        self._files.ensure()
         if not self._segments.replace(change, self.config.index_interval_bytes):
             return False
         self._has_gaps = True  # as `swap.prepare` has written down

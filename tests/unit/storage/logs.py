@@ -1,6 +1,7 @@
 """Logs for tests: small batches, a directory that goes away, and disks that fail or forget."""
 
 import errno
+import gc
 import os
 import resource
 import shutil
@@ -254,6 +255,9 @@ class ForgetfulDisk(Disk):
 @contextmanager
 def descriptors_left(count: int = 0) -> Iterator[None]:
     """The process can open so many files more, and then none. The kernel says so itself."""
+    gc.collect()  # logs of earlier tests would close their files just now
+    collects = gc.isenabled()
+    gc.disable()
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(map(int, os.listdir("/proc/self/fd")))
     taken: list[int] = []
@@ -269,6 +273,8 @@ def descriptors_left(count: int = 0) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
         for fd in taken:
             os.close(fd)
+        if collects:
+            gc.enable()
 
 
 ENOSPC, EIO = errno.ENOSPC, errno.EIO

@@ -14,6 +14,7 @@ from penstock.storage import checkpoints, identity, layout, markers, state, swap
 from penstock.storage.directory import DataDirectory, remove_tree
 from penstock.storage.files import Disk, OpenFiles, SegmentFile, refuse, write_atomically
 from penstock.storage.log import Log
+from penstock.storage.recovery import Ending
 from penstock.storage.worker import Worker, WorkerFailed
 from tests.unit.storage.logs import (
     SMALL,
@@ -25,8 +26,10 @@ from tests.unit.storage.logs import (
     new_log,
     put,
     reopened,
+    scratch,
     values,
 )
+from tests.unit.storage.test_swap import change_of, log_of_segments, write_cleaned
 
 
 def test_a_flush_without_descriptors_is_put_off_and_counts_for_nothing(tmp_path: Path) -> None:
@@ -145,6 +148,58 @@ def test_what_needs_a_descriptor_is_rejected_without_one_and_changes_nothing(
     assert values(log) == [*before, b"later"]
     log.close()
     assert values(reopened(tmp_path, point=None)) == [*before, b"later"]
+
+
+def _replace(log: Log) -> object:
+    return log.replace_segments(change_of(log))
+
+
+CHANGES: dict[str, Callable[[Log], Any]] = {
+    "a cut": lambda log: log.truncate_to(7),
+    "a cut in the last segment": lambda log: log.truncate_to(29),
+    "a cut to nothing": lambda log: log.restart_at(50),
+    "a compaction": _replace,
+    "deleted records": lambda log: log.delete_records_before(12),
+    "all records deleted": lambda log: log.delete_records_before(30),
+    "a roll": lambda log: log.roll(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_change_is_made_or_rejected_whole_however_few_descriptors_there_are(
+    change: Callable[[Log], Any],
+) -> None:
+    """And if it is rejected, it can be repeated later."""
+    outcomes = set()
+    for count in range(12):
+        with scratch() as path:
+            log = log_of_segments(Path(path))
+            log.flush()
+            if change is _replace:
+                write_cleaned(log, change_of(log))
+                swap.prepare(log.path, change_of(log), 100)
+            log._files.close_all()
+            before = values(log)
+            log._files.close_all()
+            try:
+                with descriptors_left(count):
+                    change(log)
+                made = True
+            except OutOfResources:
+                made = False
+            outcomes.add(made)
+            if not made:
+                assert values(log) == before
+                change(log)
+            after, end = values(log, log.start_offset), log.next_offset
+            put(log, b"later")
+            assert values(log, log.start_offset) == [*after, b"later"], count
+            log.flush()
+            for ending in (Ending.PROCESS_CRASH, Ending.POWER_LOSS):
+                again = reopened(path, ending, log.recovery_point, start=log.start_offset)
+                assert again.next_offset == end + 1, count
+                assert values(again, again.start_offset) == [*after, b"later"], count
+    assert True in outcomes
 
 
 def test_a_start_without_descriptors_takes_no_small_file_for_lost(tmp_path: Path) -> None:
