@@ -43,6 +43,8 @@ class ManualThreads(Executor):
         """Do what waits now; how many that were."""
         waiting, self._waiting = self._waiting, []
         for future, work in waiting:
+            if not future.set_running_or_notify_cancel():
+                continue
             try:
                 future.set_result(work())
             except BaseException as error:  # noqa: BLE001 - whoever waits for it must hear of it

@@ -178,9 +178,9 @@ class LogShard:
             committed.add_done_callback(self._append_done)
 
     def _append_done(self, done: asyncio.Future[None]) -> None:
+        error = None if done.cancelled() else done.exception()  # looked at, or asyncio complains
         if self._closed:
             return
-        error = None if done.cancelled() else done.exception()
         if error is None:
             self._committed()
         else:

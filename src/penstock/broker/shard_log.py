@@ -75,15 +75,17 @@ def batches(
     return built
 
 
-async def read_all(partition: Partition, replicas: Replicas, replay: Replay) -> int:
-    """Feed every record to `replay`, to the last; how many there were.
+async def read_all(
+    partition: Partition, replicas: Replicas, replay: Replay, *, is_wanted: Callable[[], bool]
+) -> int:
+    """Feed every record to `replay`, up to the end of the log at the moment of the return; how many there were.
 
     Also what is not committed yet: this broker leads, so it will be, and nothing may contradict it.
+    Stop early, and leave `replay` unfinished, when it is no longer wanted.
     """
     count = 0
     offset = partition.log.start_offset
-    end = partition.log.next_offset
-    while offset < end:
+    while offset < partition.log.next_offset:
         found = partition.read_all(offset, _READ_BYTES)
         if not found.slices:
             break
@@ -93,6 +95,8 @@ async def read_all(partition: Partition, replicas: Replicas, replay: Replay) -> 
                 if header.next_offset > offset:
                     count += await _apply(header, batch, replay)
                     offset = header.next_offset
+        if not is_wanted():
+            return count
     replay.finish()
     return count
 

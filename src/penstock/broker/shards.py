@@ -1,6 +1,7 @@
 """The shards of a coordinator: one for each partition of its internal topic that this broker leads.
 
-A shard is usable when all of its log has been read. What cannot be understood there stops it, and says so.
+A shard is usable when all of its log has been read. A record that cannot be understood stops the shard.
+A slot holds the shard of one partition in one leader epoch, so at most one shard per partition is open.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from penstock.broker.partition import Partition
 from penstock.broker.partition_log import NOBODY
 from penstock.broker.replicas import Replicas
 from penstock.broker.shard import LogShard
+from penstock.broker.shard_slot import Phase, ShardSlot
 from penstock.metadata.image import Delta, TopicImage
 from penstock.model.clock import Clock
 from penstock.model.errors import BrokerError, ErrorCode, StorageFault, UnknownRecord
@@ -109,10 +111,8 @@ class Shards(Generic[ReplayT, ShardT]):
         self._spawn = spawn
         self._new_replay = new_replay
         self._open_shard = open_shard
-        self._shards: dict[int, ShardT] = {}
-        self._unloaded: deque[int] = deque()  # led, and not read yet
-        self._stopped: dict[int, str] = {}  # led, and why it cannot be used
-        self._epochs: dict[int, int] = {}  # leader epochs of what is led
+        self._slots: dict[int, ShardSlot[ShardT]] = {}  # by partition index: all that is led
+        self._queue: deque[ShardSlot[ShardT]] = deque()  # to be read, in order
         self._creating: asyncio.Task[None] | None = None
         self._loader: asyncio.Task[None] | None = None
         self._closed = False
@@ -131,8 +131,9 @@ class Shards(Generic[ReplayT, ShardT]):
         for task in (self._loader, self._creating):
             if task is not None:
                 task.cancel()
-        for index in list(self._shards):
-            self._shards.pop(index).close()
+        slots, self._slots = self._slots, {}
+        for slot in slots.values():
+            slot.close()
 
     def _apply(self, delta: Delta) -> None:
         names = [topic.name for topic in (*delta.created, *delta.deleted)]
@@ -141,54 +142,51 @@ class Shards(Generic[ReplayT, ShardT]):
             self._take_over()
 
     def _take_over(self) -> None:
-        """Shards for the partitions that are led now; those of an older epoch, or elsewhere, are closed."""
+        """Open a slot for each partition that is led now; close those of an older epoch, or led elsewhere."""
         topic = None if self._closed else self._replicas.topics.get(self._topic)
-        led = {}
-        for partition in () if topic is None else topic.partitions:
-            if partition is not None and partition.is_leader:
-                led[partition.index] = partition.leader_epoch
-        for index, epoch in list(self._epochs.items()):
-            if led.get(index) != epoch:
-                self._drop(index)
-        for index, epoch in led.items():
-            if index not in self._epochs:
-                self._epochs[index] = epoch
-                self._unloaded.append(index)
+        led = {
+            partition.index: partition
+            for partition in (() if topic is None else topic.partitions)
+            if partition is not None and partition.is_leader
+        }
+        for index, slot in list(self._slots.items()):
+            if not slot.is_of(led.get(index)):
+                del self._slots[index]
+                slot.close()
+        for index, partition in led.items():
+            if index not in self._slots:
+                self._slots[index] = slot = ShardSlot(partition, self._replicas.loop)
+                self._enqueue(slot)
         self._load_soon()
 
-    def _drop(self, index: int) -> None:
-        del self._epochs[index]
-        self._stopped.pop(index, None)
-        if index in self._unloaded:
-            self._unloaded.remove(index)
-        shard = self._shards.pop(index, None)
-        if shard is not None:
-            shard.close()
+    def _enqueue(self, slot: ShardSlot[ShardT]) -> None:
+        slot.queue()
+        self._queue.append(slot)
 
     # Finding -----------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[ShardT]:
         """Those that can be used now."""
-        return iter(list(self._shards.values()))
+        return iter([slot.shard for slot in self._slots.values() if slot.shard is not None])
 
     def __contains__(self, shard: object) -> bool:
-        return any(shard is known for known in self._shards.values())
+        return any(shard is slot.shard for slot in self._slots.values())
 
     @property
     def is_loading(self) -> bool:
         """Whether anything that is led here cannot be used yet."""
-        return len(self._shards) + len(self._stopped) < len(self._epochs)
+        return any(slot.phase.is_before_use for slot in self._slots.values())
 
     @property
     def stopped_count(self) -> int:
-        return len(self._stopped)
+        return sum(slot.phase is Phase.STOPPED for slot in self._slots.values())
 
     def at(self, index: int) -> ShardT | None:
         """The shard of a partition; None if it was stopped. Raises while it is being read back."""
-        shard = self._shards.get(index)
-        if shard is not None or index in self._stopped:
-            return shard
-        return self._late_shard(f"{self._topic}-{index}", index)
+        slot = self._slots.get(index)
+        if slot is not None and (slot.shard is not None or slot.phase is Phase.STOPPED):
+            return slot.shard
+        return self._late_shard(f"{self._topic}-{index}", slot)
 
     async def topic(self) -> TopicImage:
         """The internal topic. The first question ever makes it."""
@@ -239,25 +237,26 @@ class Shards(Generic[ReplayT, ShardT]):
             raise BrokerError(
                 f"the coordinator of '{key}' is not known yet", ErrorCode.COORDINATOR_NOT_AVAILABLE
             )
-        index = partition_for(key, len(topic.partitions))
-        shard = self._shards.get(index)
-        return self._late_shard(key, index) if shard is None else shard
+        slot = self._slots.get(partition_for(key, len(topic.partitions)))
+        if slot is not None and slot.shard is not None:
+            return slot.shard
+        return self._late_shard(key, slot)
 
-    def _late_shard(self, key: str, index: int) -> ShardT:
-        if index not in self._epochs:
+    def _late_shard(self, key: str, slot: ShardSlot[ShardT] | None) -> ShardT:
+        if slot is None:
             raise BrokerError(
                 f"'{key}' is coordinated by another broker", ErrorCode.NOT_COORDINATOR
             )
-        if index in self._stopped:
-            raise BrokerError(self._stopped[index], ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if index in self._unloaded:
-            self._unloaded.remove(index)
-            self._unloaded.appendleft(index)
-            if self._load_if_empty(index):
-                return self._shards[index]
-        raise BrokerError(
-            f"{self._topic}-{index} is being read back", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        )
+        if slot.phase is Phase.STOPPED:
+            raise BrokerError(slot.reason, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if slot.phase is Phase.QUEUED:
+            self._queue.remove(slot)
+            self._start_if_empty(slot)
+            if slot.shard is not None:
+                return slot.shard
+            if slot.phase is Phase.QUEUED:
+                self._queue.appendleft(slot)  # somebody waits for it
+        raise BrokerError(f"{slot} is being read back", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
     def writable_shard_of(self, key: str) -> ShardT:
         """Refuse what would have to be written while nothing can be: memory must not run ahead."""
@@ -270,93 +269,77 @@ class Shards(Generic[ReplayT, ShardT]):
     # Loading -----------------------------------------------------------------------------------
 
     def _load_soon(self) -> None:
-        if self._unloaded and (self._loader is None or self._loader.done()) and not self._closed:
+        if self._queue and (self._loader is None or self._loader.done()) and not self._closed:
             self._loader = self._spawn(self._load_all(), f"load-{self._topic}")
 
     async def _load_all(self) -> None:
         """One after the other: reading them all at once would be no faster."""
-        while self._unloaded:
-            index = self._unloaded[0]
-            if not self._load_if_empty(index) and index in self._unloaded:
-                self._unloaded.remove(index)
-                await self._load(index, self._epochs[index])
+        while self._queue:
+            slot = self._queue.popleft()
+            if slot.phase is Phase.QUEUED:  # else its epoch is over
+                self._start_if_empty(slot)
+            if slot.phase is Phase.QUEUED:
+                await self._load(slot)
             await asyncio.sleep(0)
 
-    def _load_if_empty(self, index: int) -> bool:
+    def _start_if_empty(self, slot: ShardSlot[ShardT]) -> None:
         """There is nothing to wait for where nothing was ever written."""
         try:
-            partition = self._partition(index)
-            if partition.log.next_offset > partition.log.start_offset:
-                return False
-        except BrokerError as error:
-            self._could_not_load(index, error)
-            return False
-        self._unloaded.remove(index)
-        replay = self._new_replay()
-        replay.finish()
-        self._start(index, partition, replay)
-        return True
+            log = slot.partition.log
+            if log.next_offset > log.start_offset:
+                return
+            replay = self._new_replay()
+            replay.finish()
+            self._start(slot, replay)
+        except Exception as error:  # noqa: BLE001 - one that cannot be started must not keep others from it
+            self._could_not_load(slot, error)
 
-    async def _load(self, index: int, epoch: int) -> None:
+    async def _load(self, slot: ShardSlot[ShardT]) -> None:
+        """Read the slot's log and start its shard, unless the slot is closed before the end."""
+        slot.load()
         started_ms = self._clock.monotonic_ms()
         replay = self._new_replay()
         try:
-            partition = self._partition(index)
-            count = await shard_log.read_all(partition, self._replicas, replay)
+            count = await shard_log.read_all(
+                slot.partition, self._replicas, replay, is_wanted=lambda: slot.is_open
+            )
+            if slot.is_open:
+                self._start(slot, replay)
         except Exception as error:  # noqa: BLE001 - one that cannot be read must not keep others from it
-            if self._epochs.get(index) == epoch:
-                self._could_not_load(index, error)
-            return
-        if self._epochs.get(index) != epoch or self._closed:
-            return  # led elsewhere, or anew, meanwhile
-        self._start(index, partition, replay)
-        took_ms = self._clock.monotonic_ms() - started_ms
-        _log.info("shard-loaded partition=%s records=%d ms=%d", partition, count, took_ms)
-
-    def _could_not_load(self, index: int, error: Exception) -> None:
-        """What the machine lacks at the moment (room, descriptors) it may have later; a log that failed does not heal."""
-        partition = self._hosted(index)
-        if isinstance(error, StorageFault) and partition is not None:
-            error = partition.storage_failed(error)
-        elif not isinstance(error, UnknownRecord | BrokerError):
-            _log.error("shard-load-failed topic=%s index=%d", self._topic, index, exc_info=error)
-        if isinstance(error, BrokerError) and partition is not None and partition.failure is None:
-            _log.warning("shard-not-loaded topic=%s index=%d error=%s", self._topic, index, error)
-            if index in self._unloaded:
-                self._unloaded.remove(index)
-            self._reload(index, _LOAD_AGAIN_S)
+            if slot.is_open:
+                self._could_not_load(slot, error)
         else:
-            self._stop(index, f"{self._topic}-{index} cannot be read: {error}")
+            if slot.is_open:
+                took_ms = self._clock.monotonic_ms() - started_ms
+                _log.info("shard-loaded partition=%s records=%d ms=%d", slot, count, took_ms)
 
-    def _hosted(self, index: int) -> Partition | None:
-        try:
-            return self._partition(index)
-        except BrokerError:
-            return None
-
-    def _start(self, index: int, partition: Partition, replay: ReplayT) -> None:
-        shard = self._open_shard(replay, partition, lambda _: self._reload(index))
-        self._shards[index] = shard
+    def _start(self, slot: ShardSlot[ShardT], replay: ReplayT) -> None:
+        shard = self._open_shard(
+            replay, slot.partition, lambda _: self._load_later(slot, _RELOAD_DELAY_S)
+        )
+        slot.activate(shard)
         shard.begin()
 
-    def _reload(self, index: int, delay_s: float = _RELOAD_DELAY_S) -> None:
-        """Its log refused a write: read back what is really there, after a moment."""
-        self._shards.pop(index, None)
-        self._replicas.loop.call_later(delay_s, self._queue_again, index)
+    def _could_not_load(self, slot: ShardSlot[ShardT], error: Exception) -> None:
+        """What the machine lacks at the moment (room, descriptors) it may have later; a log that failed does not heal."""
+        partition = slot.partition
+        if isinstance(error, StorageFault):
+            error = partition.storage_failed(error)
+        elif not isinstance(error, UnknownRecord | BrokerError):
+            _log.error("shard-load-failed partition=%s", slot, exc_info=error)
+        if isinstance(error, BrokerError) and partition.failure is None:
+            _log.warning("shard-not-loaded partition=%s error=%s", slot, error)
+            self._load_later(slot, _LOAD_AGAIN_S)
+        else:
+            reason = f"{slot} cannot be read: {error}"
+            slot.stop(reason)  # only an operator can help: an upgrade, or a log that was repaired
+            _log.critical("shard-stopped partition=%s reason=%s", slot, reason)
 
-    def _queue_again(self, index: int) -> None:
-        if index in self._epochs and index not in self._unloaded and index not in self._shards:
-            self._unloaded.append(index)
-            self._load_soon()
+    def _load_later(self, slot: ShardSlot[ShardT], delay_s: float) -> None:
+        """Close the slot's shard and read back, after a moment, what its log really has."""
+        if slot.is_open:
+            slot.wait(delay_s, self._load_again)
 
-    def _stop(self, index: int, reason: str) -> None:
-        """Only an operator can help: an upgrade, or a log that was repaired."""
-        if index in self._unloaded:
-            self._unloaded.remove(index)
-        if index not in self._epochs:
-            return  # the partition itself is gone
-        self._stopped[index] = reason
-        _log.critical("shard-stopped topic=%s index=%d reason=%s", self._topic, index, reason)
-
-    def _partition(self, index: int) -> Partition:
-        return self._replicas.partition(self._replicas.topic(self._topic), index)
+    def _load_again(self, slot: ShardSlot[ShardT]) -> None:
+        self._enqueue(slot)
+        self._load_soon()

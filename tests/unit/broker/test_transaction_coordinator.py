@@ -250,11 +250,11 @@ def test_a_shard_that_cannot_be_read_for_want_of_a_descriptor_is_read_later(
     monkeypatch.setattr(shards, "_LOAD_AGAIN_S", 0.001)
     read_all, wanting = shard_log.read_all, [2]
 
-    async def too_many_open(*arguments: Any) -> int:
+    async def too_many_open(*arguments: Any, **options: Any) -> int:
         if wanting[0]:
             wanting[0] -= 1
             raise BrokerError("too many open files", E.KAFKA_STORAGE_ERROR)
-        return await read_all(*arguments)
+        return await read_all(*arguments, **options)
 
     monkeypatch.setattr(shard_log, "read_all", too_many_open)
     with broker_context(tmp_path, SETTINGS) as broker:
@@ -273,10 +273,10 @@ def test_a_shard_that_cannot_be_read_by_any_fault_keeps_no_other_from_being_read
             assert Session(broker, name).initialize() is E.NONE
     read_all = shard_log.read_all
 
-    async def fails_at_0(partition: Partition, *arguments: Any) -> int:
+    async def fails_at_0(partition: Partition, *arguments: Any, **options: Any) -> int:
         if partition.name == (STATE_TOPIC, 0):
             raise error
-        return await read_all(partition, *arguments)
+        return await read_all(partition, *arguments, **options)
 
     monkeypatch.setattr(shard_log, "read_all", fails_at_0)
     with broker_context(tmp_path, SETTINGS) as broker:

@@ -1,0 +1,135 @@
+"""Shards of a coordinator through elections, reloads and refused writes: what was acknowledged is what is read."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.broker.shard import LogShard
+from penstock.model.errors import BrokerError, ErrorCode
+from tests.support.engine import Engine
+from tests.unit.broker.shard_world import (
+    ME,
+    OTHER,
+    Quiet,
+    ShardWorld,
+    code_of,
+    is_acknowledged,
+    offset_in,
+)
+
+E = ErrorCode
+
+
+@pytest.fixture
+def world(engine: Engine) -> Iterator[ShardWorld]:
+    engine.replicas.replication = Quiet()
+    made = ShardWorld(engine)
+    yield made
+    made.close()
+
+
+def acknowledged(world: ShardWorld, offset: int) -> None:
+    answer = world.commit(offset)
+    world.replicate()
+    assert is_acknowledged(answer)
+
+
+def offset_read(world: ShardWorld) -> int | None:
+    answer = world.fetch()
+    world.replicate()
+    return offset_in(answer)
+
+
+def test_reload_timer_of_an_earlier_epoch_does_not_load_the_shard_again(world: ShardWorld) -> None:
+    acknowledged(world, 1)
+    assert code_of(world.commit_as_the_disk_fills_up(2)) is E.NOT_COORDINATOR
+    world.elect(ME)
+    world.replicate()
+    world.let_time_pass()  # while the load of the new epoch is under way
+    world.read_some()
+    acknowledged(world, 3)
+    world.finish_reads()
+
+    assert offset_read(world) == 3
+    assert world.open_count == 1
+    assert len(world.opened) == 2, "one for each epoch"
+
+
+def test_a_shard_that_is_lost_twice_is_loaded_by_one_timer(world: ShardWorld) -> None:
+    acknowledged(world, 1)
+    for offset in (2, 3):
+        world.commit_as_the_disk_fills_up(offset)
+        world.let_time_pass()
+        world.finish_reads()
+    assert world.loop.delayed_count == 0
+    acknowledged(world, 4)
+    assert (offset_read(world), world.open_count) == (4, 1)
+
+
+def test_a_load_that_ends_after_its_epoch_opens_nothing(world: ShardWorld) -> None:
+    acknowledged(world, 1)
+    world.elect(ME)  # a load begins
+    world.elect(OTHER)
+    world.elect(ME)
+    world.finish_reads()
+    world.replicate()
+
+    assert offset_read(world) == 1
+    assert (len(world.opened), world.open_count) == (2, 1)
+
+
+def test_a_broker_that_is_given_the_same_epoch_again_loads_anew(world: ShardWorld) -> None:
+    """As after the loss of a session: it follows for a while, and the epoch stays."""
+    acknowledged(world, 1)
+    world.give_up_session()
+    assert code_of(world.fetch()) is E.NOT_COORDINATOR
+    world.take_up_session()
+    world.give_up_session()
+    world.take_up_session()
+    world.finish_reads()
+    world.replicate()
+
+    assert offset_read(world) == 1
+    assert (len(world.opened), world.open_count) == (2, 1)
+
+
+def test_a_failed_load_is_tried_again_only_in_its_own_epoch(world: ShardWorld) -> None:
+    acknowledged(world, 1)
+    world.loads_fail = True
+    world.elect(ME)
+    world.finish_reads()
+    assert world.loop.delayed_count == 1
+    world.loads_fail = False
+    world.elect(ME)
+    assert world.loop.delayed_count == 0
+    world.finish_reads()
+    world.replicate()
+    assert (offset_read(world), world.open_count) == (1, 1)
+
+
+def test_a_shard_that_fails_as_it_starts_is_closed_and_keeps_no_other_from_loading(
+    world: ShardWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acknowledged(world, 1)
+
+    def fail(_: object) -> None:
+        raise BrokerError("it cannot begin")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogShard, "begin", fail)
+        world.elect(ME)
+        world.finish_reads()
+    assert world.open_count == 0
+    assert code_of(world.fetch()) is E.COORDINATOR_LOAD_IN_PROGRESS
+    world.let_time_pass()
+    world.finish_reads()
+    world.replicate()
+    assert (offset_read(world), world.open_count) == (1, 1)
+
+
+def test_nothing_is_loaded_after_the_end(world: ShardWorld) -> None:
+    acknowledged(world, 1)
+    world.commit_as_the_disk_fills_up(2)
+    world.close()
+    assert (world.open_count, world.loop.delayed_count) == (0, 0)
+    assert code_of(world.fetch()) is E.NOT_COORDINATOR
