@@ -20,7 +20,7 @@ from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
 from penstock.broker.shards import Lost, Shards
 from penstock.broker.txn_shard import Answer, TxnShard
-from penstock.broker.verification import Verification, Verifier
+from penstock.broker.verification import UNHEARD, Check, LocalCheck, Verifier
 from penstock.model.clock import Clock
 from penstock.model.errors import BrokerError, ErrorCode, UnknownRecord
 from penstock.model.features import TRANSACTION_VERSION
@@ -249,43 +249,59 @@ class TransactionCoordinator:
         partitions: Iterable[Partition],
         *,
         implicit: bool,
-    ) -> asyncio.Future[Outcome] | Verification | None:
-        """Before records enter: what to wait for before `check` can say; None for nothing.
+    ) -> Check | None:
+        """Begin the check that comes before records enter; None when all partitions are open to the producer.
 
         `implicit`: the partitions are added to the transaction (transactions version 2); else they
-        must have been, and only that it is committed may have to be waited for. A coordinator on
-        another broker is asked, and `check` needs to know what it said.
+        must have been, and only that it is committed may have to be waited for.
         """
         new = [p for p in partitions if not _is_open(p, producer)]
         if not new:
             return None
-        coordinator = self._shards.elsewhere(_checked(transactional_id))
-        if coordinator is not None:
-            return self._verifier.ask(coordinator, transactional_id, producer, new, adds=implicit)
+        answer: Answer | BrokerError
+        try:
+            coordinator = self._shards.elsewhere(_checked(transactional_id))
+            if coordinator is not None:
+                return self._verifier.ask(
+                    coordinator, transactional_id, producer, new, adds=implicit
+                )
+            answer = self._prepare_here(transactional_id, producer, new, implicit=implicit)
+        except BrokerError as error:
+            answer = error
+
+        def refusal(producer: Producer, partition: Partition) -> ErrorCode:
+            return self.standing(transactional_id).refusal(producer, partition)
+
+        return LocalCheck(answer, producer, refusal)
+
+    def _prepare_here(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Iterable[Partition],
+        *,
+        implicit: bool,
+    ) -> Answer:
         shard = self._shard_of(transactional_id)
         transaction = shard.core.transactions.get(transactional_id)
-        missing = [p.name for p in new if verify(transaction, producer, p.name)]
-        if missing and implicit:
-            answer = self.add(transactional_id, producer, missing, EPOCH_PER_TRANSACTION)
-            shard.flush()
-        else:
-            answer = shard.read(lambda: Outcome(ErrorCode.NONE, producer))
-        return answer if isinstance(answer, asyncio.Future) and not answer.done() else None
+        missing = [p.name for p in partitions if verify(transaction, producer, p.name)]
+        if not (missing and implicit):
+            return shard.read(lambda: Outcome(ErrorCode.NONE, producer))  # type: ignore[no-any-return] # it is what was read
+        answer = self.add(transactional_id, producer, missing, EPOCH_PER_TRANSACTION)
+        shard.flush()
+        return answer
 
     def check(
         self,
         transactional_id: str,
         producer: Producer,
         partition: Partition,
-        verification: Verification | None = None,
+        prepared: Check | None,
     ) -> None:
         """Raise unless what the producer writes there will be ended. No one may act in between."""
         if _is_open(partition, producer):
             return
-        if verification is None:
-            code = self.standing(transactional_id).refusal(producer, partition)
-        else:
-            code = verification.refusal(partition)
+        code = UNHEARD if prepared is None else prepared.refusal(partition)
         if code:
             raise BrokerError(
                 f"{producer} of '{transactional_id}' may not write to {partition}: {code.name}",

@@ -1,13 +1,14 @@
-"""Asks coordinators on other brokers whether a producer may write in its transaction here (KIP-890).
+"""What a coordinator says about a producer that wants to write in its transaction here (KIP-890).
 
-What they say counts only as long as nothing came in between: since before the question no marker and
-no other epoch of the producer has entered the log, and this broker has led it without a break.
+The verdict of a coordinator on another broker counts only as long as nothing came in between: since before
+the question no marker and no other epoch of the producer has entered the log, and this broker has led it
+without a break. The coordinator on this broker is consulted again at the moment of the append.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
 
 from penstock.broker.cluster import Spawn
 from penstock.broker.couriers import Courier
@@ -16,6 +17,7 @@ from penstock.broker.peers import Peers
 from penstock.broker.shards import Elsewhere
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.ids import TopicPartition
+from penstock.transactions.events import Outcome
 from penstock.transactions.state import Producer, group_by_topic
 from penstock.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -29,11 +31,58 @@ _log = logging.getLogger(__name__)
 
 _LANE: Final = "verification"
 _TIMEOUT_MS: Final = 10_000
-_UNHEARD: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE
+UNHEARD: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE
+Refusal = Callable[[Producer, Partition], ErrorCode]
+
+
+class Check(Protocol):
+    """Whether one producer may write, according to its coordinator."""
+
+    @property
+    def done(self) -> asyncio.Future[Any] | None:
+        """What to wait for before `refusal` can say; None for nothing."""
+
+    def refusal(self, partition: Partition) -> ErrorCode:
+        """Why the producer may not write there now. NONE: it may, before anything else happens.
+
+        Raises BrokerError when the coordinator cannot say.
+        """
+
+
+class LocalCheck:
+    """The coordinator is on this broker. `answer` is what it said to the request, or why it said nothing.
+
+    A refusal stands as it was given. By the time it is committed and delivered the transaction may be at
+    rest, and asking again would turn CONCURRENT_TRANSACTIONS, which clients retry, into a final error.
+    """
+
+    __slots__ = ("_answer", "_producer", "_refusal")
+
+    def __init__(
+        self,
+        answer: Outcome | asyncio.Future[Outcome] | BrokerError,
+        producer: Producer,
+        refusal: Refusal,
+    ) -> None:
+        self._answer = answer
+        self._producer = producer
+        self._refusal = refusal
+
+    @property
+    def done(self) -> asyncio.Future[Outcome] | None:
+        answer = self._answer
+        return answer if isinstance(answer, asyncio.Future) and not answer.done() else None
+
+    def refusal(self, partition: Partition) -> ErrorCode:
+        answer = self._answer
+        if isinstance(answer, BrokerError):
+            raise answer.again()
+        outcome = answer.result() if isinstance(answer, asyncio.Future) else answer
+        return outcome.code or self._refusal(self._producer, partition)
 
 
 class Verification:
-    """One producer's question about partitions that this broker leads. `done` never fails."""
+    """A question to a coordinator on another broker, about partitions that this broker leads. `done` never fails."""
 
     __slots__ = ("_codes", "_coordinator_epoch", "_guards", "_producer", "done", "question")
 
@@ -73,7 +122,7 @@ class Verification:
 
     def refusal(self, partition: Partition) -> ErrorCode:
         """Why the producer may not write there now. NONE: it may, before anything else happens."""
-        code = self._codes.get(partition.name, _UNHEARD)
+        code = self._codes.get(partition.name, UNHEARD)
         if code:
             return code
         if self._guards.get(partition.name) != _standing(partition, self._producer):

@@ -2,11 +2,10 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from penstock.broker.partition import Partition
-from penstock.broker.transactions import Standing
-from penstock.broker.verification import Verification
+from penstock.broker.verification import Check
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
 from penstock.model.errors import BrokerError, ErrorCode, OutOfOrderSequence
@@ -24,45 +23,38 @@ _LATER: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-NOTHING_VERIFIED: Final[Mapping[Producer, Verification]] = {}
+Checks = Mapping[Producer, Check]
+NOTHING_CHECKED: Final[Checks] = {}
 
 
 class Preparation(NamedTuple):
-    """What must be waited for before any of a request can be admitted, and who is asked meanwhile."""
+    """What must be waited for before any of a request can be admitted (None: nothing), and who says so then."""
 
-    waiting: asyncio.Future[object]
-    verifications: Mapping[Producer, Verification]
+    waiting: asyncio.Future[Any] | None
+    checks: Checks
 
 
-def prepare(request: ProduceRequest, context: Context) -> Preparation | None:
-    """None when nothing has to be waited for."""
+def prepare(request: ProduceRequest, context: Context) -> Preparation:
     assert request.transactional_id is not None
     found: dict[Producer, list[Partition]] = {}
     for partition, header in _parts(request, context):
         if header.is_transactional:
             producer = Producer(header.producer_id, header.producer_epoch)
             found.setdefault(producer, []).append(partition)
-    waits: list[asyncio.Future[object]] = []
-    verifications: dict[Producer, Verification] = {}
+    checks: dict[Producer, Check] = {}
     for producer, partitions in found.items():
-        try:
-            waiting = context.transactions.prepare(
-                request.transactional_id,
-                producer,
-                partitions,
-                implicit=context.version >= ADDS_SINCE,
-            )
-        except BrokerError:
-            continue  # `admit` will say why
-        if isinstance(waiting, Verification):
-            verifications[producer] = waiting
-            waits.append(waiting.done)  # type: ignore[arg-type] # whatever its result is
-        elif waiting is not None:
-            waits.append(waiting)  # type: ignore[arg-type] # likewise
-    if not waits:
-        return None
-    all_of_it = waits[0] if len(waits) == 1 else asyncio.gather(*waits)
-    return Preparation(all_of_it, verifications)  # type: ignore[arg-type] # likewise
+        check = context.transactions.prepare(
+            request.transactional_id,
+            producer,
+            partitions,
+            implicit=context.version >= ADDS_SINCE,
+        )
+        if check is not None:
+            checks[producer] = check
+    waits = [check.done for check in checks.values() if check.done is not None]
+    if len(waits) > 1:
+        return Preparation(asyncio.gather(*waits, return_exceptions=True), checks)
+    return Preparation(waits[0] if waits else None, checks)
 
 
 def _parts(request: ProduceRequest, context: Context) -> Iterator[tuple[Partition, BatchHeader]]:
@@ -88,18 +80,14 @@ def _parts(request: ProduceRequest, context: Context) -> Iterator[tuple[Partitio
 class Admission:
     """Of one request, at one moment: what it admits must enter before anything else can happen."""
 
-    __slots__ = ("_context", "_coordinator", "_id", "_verifications")
+    __slots__ = ("_checks", "_context", "_id")
 
     def __init__(
-        self,
-        transactional_id: str,
-        context: Context,
-        verifications: Mapping[Producer, Verification] = NOTHING_VERIFIED,
+        self, transactional_id: str, context: Context, checks: Checks = NOTHING_CHECKED
     ) -> None:
         self._id = transactional_id
         self._context = context
-        self._verifications = verifications
-        self._coordinator: Standing | BrokerError | None = None  # None: not asked yet
+        self._checks = checks
 
     def admit(self, partition: Partition, records: memoryview) -> None:
         """Raise unless the batch may enter."""
@@ -121,28 +109,12 @@ class Admission:
             )
 
     def _check(self, producer: Producer, partition: Partition) -> None:
-        verification, version = self._verifications.get(producer), self._context.version
-        if verification is not None:
-            code = verification.refusal(partition)
-        else:
-            coordinator = self._found()
-            if isinstance(coordinator, BrokerError):
-                raise BrokerError(str(coordinator), _code_for(coordinator.code, version))
-            code = coordinator.refusal(producer, partition)
-        if code:
-            raise BrokerError(
-                f"{producer} of '{self._id}' may not write to {partition}: {code.name}",
-                _code_for(code, version),
+        try:
+            self._context.transactions.check(
+                self._id, producer, partition, self._checks.get(producer)
             )
-
-    def _found(self) -> Standing | BrokerError:
-        """What the coordinator knows, or why it does not: asked once."""
-        if self._coordinator is None:
-            try:
-                self._coordinator = self._context.transactions.standing(self._id)
-            except BrokerError as error:
-                self._coordinator = error
-        return self._coordinator
+        except BrokerError as error:
+            raise BrokerError(str(error), _code_for(error.code, self._context.version)) from error
 
 
 def _code_for(code: ErrorCode, version: int) -> ErrorCode:

@@ -472,3 +472,80 @@ def test_readers_are_never_before_the_start_of_the_log(tmp_path: Path) -> None:
         assert partition.last_stable_offset == 0
         broker.call(lambda: partition.delete_records_before(-1))
         assert partition.last_stable_offset == partition.log.start_offset == 1
+
+
+class Gate:
+    """Nothing that is written to the states of transactions is committed before `open`."""
+
+    def __init__(self, broker: BrokerContext, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._broker = broker
+        self._waiting: list[asyncio.Future[None]] = []
+        self._is_open = False
+        committed = Partition.committed
+
+        def not_yet(partition: Partition, next_offset: int) -> asyncio.Future[None] | None:
+            if self._is_open or partition.name.topic != STATE_TOPIC:
+                return committed(partition, next_offset)
+            self._waiting.append(asyncio.get_running_loop().create_future())
+            return self._waiting[-1]
+
+        monkeypatch.setattr(Partition, "committed", not_yet)
+
+    def open(self) -> None:
+        def opened() -> None:
+            self._is_open = True
+            for waiting in self._waiting:
+                waiting.set_result(None)
+
+        self._broker.call(opened)
+
+
+@pytest.mark.parametrize("what", ["produce", "offsets"])
+def test_an_implicit_add_that_came_too_early_is_retried_also_when_its_refusal_is_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The refusal waits until another write of the shard is committed. Meanwhile the transaction comes to rest."""
+    with broker_context(tmp_path, SETTINGS) as broker:
+        broker.create_topic("t", 2)
+        session, write = begun(broker), MarkerWriter.write
+        other = next(
+            f"o{n}" for n in range(99) if partition_for(f"o{n}", 2) == partition_for("tx", 2)
+        )
+        neighbour = Session(broker, other)
+        assert neighbour.initialize() is E.NONE
+        monkeypatch.setattr(MarkerWriter, "write", _refuse)
+        assert session.end(committed=True) is E.NONE
+        gate = Gate(broker, monkeypatch)
+
+        asked: list[asyncio.Task[Any]] = []
+
+        async def early() -> None:
+            partition = TopicPartition("t", 0)
+            neighbours = broker.services.transactions.add(other, neighbour.producer, [partition], 2)
+            assert isinstance(neighbours, asyncio.Future), "its write is not committed"
+            if what == "produce":
+                request = broker._handled(session.request("t", 0, b"y"), 12)
+            else:
+                request = broker._handled(session.offset_request("g", "t", 6), 5)
+            asked.append(asyncio.get_running_loop().create_task(request))
+            await asyncio.sleep(0)
+
+        broker.run(early())
+        monkeypatch.setattr(MarkerWriter, "write", write)
+        until(broker, lambda: state(broker) == "CompleteCommit")
+        assert not asked[0].done()
+        gate.open()
+        response = broker.run(_result(asked[0]))
+        if what == "produce":
+            code = response.responses[0].partition_responses[0].error_code
+        else:
+            code = response.topics[0].partitions[0].error_code
+        assert code is E.CONCURRENT_TRANSACTIONS, "which clients retry"
+        retry = (
+            session.send("t", 0, b"y") if what == "produce" else session.send_offset("g", "t", 6)
+        )
+        assert retry is E.NONE
+
+
+async def _result(task: asyncio.Task[Any]) -> Any:
+    return await task

@@ -1,12 +1,11 @@
 """Produce: batches go into their logs in arrival order; only the acknowledgement may have to wait."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.broker.partition import Partition, Topic
-from penstock.broker.verification import Verification
 from penstock.kafka import leader_hints, txn_produce
 from penstock.kafka.api import Together
 from penstock.kafka.contact import check_contact
@@ -14,10 +13,9 @@ from penstock.kafka.context import Context
 from penstock.kafka.hangup import HangUp
 from penstock.kafka.security import Operation, ResourceType
 from penstock.kafka.twins import twins
-from penstock.kafka.txn_produce import NOTHING_VERIFIED, Admission, Preparation
+from penstock.kafka.txn_produce import NOTHING_CHECKED, Admission, Checks
 from penstock.model.errors import BrokerError, ErrorCode, InvalidRecord, OutOfOrderSequence
 from penstock.storage.log import Appended
-from penstock.transactions.state import Producer
 from penstock.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -61,10 +59,11 @@ def handle(
         return refuse(request, refusal)
     if request.transactional_id is not None:
         preparation = txn_produce.prepare(request, context)
-        if preparation is not None:
-            context.holds = True
-            _keep_records(request)
-            return _append_later(request, context, preparation)
+        if preparation.waiting is None:
+            return _append_all(request, context, preparation.checks)
+        context.holds = True
+        _keep_records(request)
+        return _append_later(request, context, preparation.waiting, preparation.checks)
     return _append_all(request, context)
 
 
@@ -126,11 +125,11 @@ def _may_have_twins(request: ProduceRequest, context: Context) -> bool:
 def _append_all(
     request: ProduceRequest,
     context: Context,
-    verifications: Mapping[Producer, Verification] = NOTHING_VERIFIED,
+    checks: Checks = NOTHING_CHECKED,
 ) -> ProduceResponse | Awaitable[ProduceResponse] | None:
     admission = None
     if request.transactional_id is not None:
-        admission = Admission(request.transactional_id, context, verifications)
+        admission = Admission(request.transactional_id, context, checks)
     job = Job(request, context, admission, [], set())
     response = ProduceResponse(responses=[_append_topic(data, job) for data in request.topic_data])
     if job.leaders:
@@ -160,11 +159,11 @@ def _keep_records(request: ProduceRequest) -> None:
 
 
 async def _append_later(
-    request: ProduceRequest, context: Context, preparation: Preparation
+    request: ProduceRequest, context: Context, waiting: asyncio.Future[Any], checks: Checks
 ) -> ProduceResponse:
     with suppress(BrokerError):  # each partition is told by itself
-        await preparation.waiting
-    answer = _append_all(request, context, preparation.verifications)
+        await waiting
+    answer = _append_all(request, context, checks)
     assert answer is not None, "it waits for an acknowledgement"
     return answer if isinstance(answer, ProduceResponse) else await answer
 

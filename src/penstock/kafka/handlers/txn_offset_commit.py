@@ -1,10 +1,8 @@
 """TxnOffsetCommit: keep a group's positions, if and when the transaction commits."""
 
-import asyncio
 from collections.abc import Awaitable
 from typing import Final
 
-from penstock.broker.verification import Verification
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
 from penstock.kafka.txn_codes import told
@@ -76,17 +74,13 @@ async def _admit(request: TxnOffsetCommitRequest, context: Context) -> None:
     partition = context.groups.shard_of(request.group_id).partition
     transactional_id, transactions = request.transactional_id, context.transactions
     producer = Producer(request.producer_id, request.producer_epoch)
-    verification = None
     try:
-        waiting = transactions.prepare(
+        check = transactions.prepare(
             transactional_id, producer, [partition], implicit=context.version >= _ADDS_SINCE
         )
-        if isinstance(waiting, Verification):
-            verification = waiting
-            await verification.done
-        elif waiting is not None:
-            await asyncio.wait([waiting])
-        transactions.check(transactional_id, producer, partition, verification)
+        if check is not None and check.done is not None:
+            await check.done
+        transactions.check(transactional_id, producer, partition, check)
     except BrokerError as error:
         if error.code in _LATER:
             raise BrokerError(str(error), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from error
