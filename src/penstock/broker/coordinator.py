@@ -181,7 +181,7 @@ class GroupCoordinator:
     def heartbeat(
         self, group_id: str, event: Callable[[Asked], Event]
     ) -> HeartbeatResponse | asyncio.Future[HeartbeatResponse]:
-        """Needs no write, so it is answered also while the disk takes none.
+        """Needs no write, so it is answered also while the log takes none.
 
         While the group is being read back nobody can say that a member is wrong, and clients take
         any error for the truth: like Kafka, tell it to go on.
@@ -286,7 +286,9 @@ class GroupCoordinator:
     # What time and operators end ---------------------------------------------------------------
 
     def _forget_topic(self, name: str) -> None:
-        for shard in self._shards if self._replicas.unable is None else ():
+        for shard in self._shards:
+            if not shard.is_writable:
+                continue
             try:
                 shard.do("", lambda _, shard=shard: shard.core.forget_topic(name))  # type: ignore[misc] # bound at once
             except Exception:  # noqa: BLE001 - the shard is lost, but not those of others
@@ -296,8 +298,6 @@ class GroupCoordinator:
         """Look for offsets that are past their time, a few groups at a time."""
         while True:
             await asyncio.sleep(self._cluster.config.offsets_retention_check_interval_ms / 1000)
-            if self._replicas.unable is not None:
-                continue
             for shard in self._shards:
                 try:
                     await self._sweep_shard(shard)
@@ -309,6 +309,6 @@ class GroupCoordinator:
         for count, group_id in enumerate(list(shard.core.groups)):
             if count % _SWEEP_SLICE == 0:
                 await asyncio.sleep(0)
-            if shard not in self._shards:
+            if shard not in self._shards or not shard.is_writable:
                 return
             shard.do(group_id, lambda now, id=group_id: shard.core.expire(id, now, retention_ms))  # type: ignore[misc] # bound at once

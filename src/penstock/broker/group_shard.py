@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from penstock.broker import shard_log
 from penstock.broker.partition import Partition
@@ -30,6 +30,8 @@ from penstock.wire.schema import Struct
 
 _log = logging.getLogger(__name__)
 
+_PUT_OFF_MS: Final = 1000  # timers that are due while nothing can be written
+_GRACE_MS: Final = 10_000  # for members to be heard of again after that
 Answer = Struct | asyncio.Future[Any]
 Ask = Callable[[Asked], list[Effect]]
 
@@ -120,8 +122,14 @@ class GroupShard(LogShard):
         return encode_key(key), None if value is None else encode_value(key, value)
 
     def _timer_fired(self, key: tuple[str, TimerKey], event: Event) -> None:
+        """Let the group step, but not while its log takes no writes, nor soon after: members were refused too."""
         group_id = key[0]
         now_ms = self._clock.monotonic_ms()
+        is_writable = self.is_writable
+        since_ms = self._unwritable_ms
+        if not is_writable or (since_ms is not None and now_ms - since_ms < _GRACE_MS):
+            self._timers.set(key, now_ms + _PUT_OFF_MS, event)
+            return
         try:
             step = self.core.step
             self._guarded(lambda due: self._do(group_id, step(group_id, due, now_ms)), event)

@@ -83,6 +83,15 @@ class LeadingPartition(PartitionLog):
         leadership = self.leadership
         return leadership is not None and len(leadership.isr.members) < len(leadership.replicas)
 
+    def check_writable(self) -> None:
+        """Raise what an append that all in-sync replicas shall have would be refused with now."""
+        self._host.refuse_when_unable()
+        if self.failure is not None:
+            raise self.failure.again()
+        if not self.is_leader:
+            raise NotLeader(led_elsewhere(self))
+        self.check_in_sync()
+
     def check_in_sync(self) -> None:
         """Before an append that all in-sync replicas shall have."""
         if not self.has_enough_in_sync:

@@ -1,7 +1,8 @@
 """One shard of a coordinator at work: what it decides is written once a tick, and told when that is committed.
 
-If the log refuses a write, whoever waits is sent away and the shard is gone: memory is ahead of the log,
-and only the log counts. It is rebuilt from there.
+Requests and timers ask `check_writable` before they change memory. If the log refuses a write nevertheless,
+whoever waits is sent away and the shard is gone: memory is ahead of the log, and only the log counts. It is
+rebuilt from there.
 """
 
 import asyncio
@@ -76,10 +77,30 @@ class LogShard:
         self._in_flight: deque[Replies] = deque()  # for each append that is not committed yet
         self._waiting: set[Waiting] = set()  # everyone whose answer is still to come
         self._closed = False
+        self._unwritable_ms: int | None = None  # when that was last seen
 
     @property
     def waiting_count(self) -> int:
         return len(self._waiting)
+
+    def check_writable(self) -> None:
+        """Raise, before memory changes, if the log would refuse the write; reads go on meanwhile."""
+        try:
+            self.partition.check_writable()
+        except BrokerError as error:
+            self._unwritable_ms = self._clock.monotonic_ms()
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                code = ErrorCode.NOT_COORDINATOR
+            raise BrokerError(str(error), code) from error
+
+    @property
+    def is_writable(self) -> bool:
+        try:
+            self.check_writable()
+        except BrokerError:
+            return False
+        return True
 
     def begin(self) -> None:
         """After a replay: go on with what the log tells of, once that is committed, as all else."""

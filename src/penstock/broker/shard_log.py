@@ -41,8 +41,11 @@ class Replay(Protocol):
 
 
 def append(partition: Partition, records: Sequence[Pair], wall_ms: int) -> int:
-    """Put the records at the end of the log; the offset after the last of them."""
-    partition.check_in_sync()
+    """Put the records at the end of the log; the offset after the last of them.
+
+    Whether enough replicas are in sync was asked before memory changed, and is not asked again: what was
+    taken then is in the log, and is committed once there are enough of them.
+    """
     next_offset = -1
     for batch in batches(records, wall_ms):
         view = memoryview(batch)

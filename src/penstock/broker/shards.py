@@ -259,11 +259,9 @@ class Shards(Generic[ReplayT, ShardT]):
         raise BrokerError(f"{slot} is being read back", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
     def writable_shard_of(self, key: str) -> ShardT:
-        """Refuse what would have to be written while nothing can be: memory must not run ahead."""
+        """As `shard_of`; raises also while its log takes no writes (no room, too few replicas in sync)."""
         shard = self.shard_of(key)
-        unable = self._replicas.unable
-        if unable is not None:
-            raise BrokerError(str(unable), ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        shard.check_writable()
         return shard
 
     # Loading -----------------------------------------------------------------------------------

@@ -157,6 +157,7 @@ class TransactionCoordinator:
         try:
             fresh_id = await self._cluster.next_producer_id()
             if shard.is_open:
+                shard.check_writable()
                 shard.deliver(transactional_id, replace(need.request, fresh_id=fresh_id))
         except Exception as error:  # noqa: BLE001 - nobody may be left without an answer
             if not isinstance(error, BrokerError):
@@ -282,7 +283,7 @@ class TransactionCoordinator:
         *,
         implicit: bool,
     ) -> Answer:
-        shard = self._shard_of(transactional_id)
+        shard = self._shards.shard_of(transactional_id)
         transaction = shard.core.transactions.get(transactional_id)
         missing = [p.name for p in partitions if verify(transaction, producer, p.name)]
         if not (missing and implicit):
@@ -322,7 +323,7 @@ class TransactionCoordinator:
         for count, transactional_id in enumerate(shard.core.overdue(self._now())):
             if count % _SWEEP_SLICE == 0:
                 await asyncio.sleep(0)
-            if shard.is_open:
+            if shard.is_open and shard.is_writable:
                 _log.info("transaction-overdue transactional-id=%s", transactional_id)
                 shard.deliver(transactional_id, Overdue())
 
@@ -339,12 +340,12 @@ class TransactionCoordinator:
         for count, found in enumerate(shard.core.expired(self._now(), silence_ms)):
             if count % _SWEEP_SLICE == 0:
                 await asyncio.sleep(0)
-            if shard.is_open:
+            if shard.is_open and shard.is_writable:
                 shard.do(found, lambda now, id=found: shard.core.forget(id, now, silence_ms))  # type: ignore[misc] # bound at once
 
     async def _sweep(self, work: Callable[[TxnShard], Awaitable[None]]) -> None:
         """One shard after the other: what fails in one costs no other its turn."""
-        for shard in self._shards if self._replicas.unable is None else ():
+        for shard in self._shards:
             try:
                 await work(shard)
             except Exception:  # noqa: BLE001 - the shard is lost, but not those of others

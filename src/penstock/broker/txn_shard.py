@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from penstock.broker.partition import Partition
 from penstock.broker.shard import Asked, LogShard
@@ -24,6 +24,7 @@ from penstock.transactions.records import untagged
 from penstock.transactions.shard import Shard
 from penstock.transactions.state import Now
 
+_MARKERS_AGAIN_S: Final = 0.5  # to write down that they are written, if that cannot be done at once
 Answer = Outcome | asyncio.Future[Outcome]
 Send = Callable[["TxnShard", Markers], None]
 NeedId = Callable[["TxnShard", str, NeedProducerId], None]
@@ -98,8 +99,13 @@ class TxnShard(LogShard):
         self._guarded(lambda now: self._do(transactional_id, work(now)), self.now())
 
     def markers_written(self, markers: Markers) -> None:
-        if self.is_open:
+        """Complete the transaction; later, if the log takes no writes now."""
+        if not self.is_open:
+            return
+        if self.is_writable:
             self.deliver(markers.transactional_id, MarkersWritten(markers.producer))
+        else:
+            self._loop.call_later(_MARKERS_AGAIN_S, self.markers_written, markers)
 
     def refuse(self, asked: object, error: BrokerError) -> None:
         assert isinstance(asked, Asked)

@@ -242,7 +242,10 @@ class ShardWorld:
 
     # Requests ----------------------------------------------------------------------------------
 
-    def commit(self, offset: int, index: int = 0, *, disk_fills_up: bool = False) -> Answer:
+    def commit(
+        self, offset: int, index: int = 0, *, then: Callable[[], None] | None = None
+    ) -> Answer:
+        """`then` happens in the same tick, before the shard writes what it has taken."""
         part = OffsetCommitRequestPartition(partition_index=index, committed_offset=offset)
         topics = [OffsetCommitRequestTopic(name=TOPIC, partitions=[part])]
         request = OffsetCommitRequest(group_id=GROUP, topics=topics)
@@ -256,8 +259,8 @@ class ShardWorld:
                 )
             except BrokerError as error:
                 answer = error
-            if disk_fills_up:
-                self.engine.replicas.disk_is_full(DiskFull("no room"))
+            if then is not None:
+                then()
             return answer
 
         answer: Answer = self._call(ask)
@@ -266,9 +269,15 @@ class ShardWorld:
 
     def commit_as_the_disk_fills_up(self, offset: int, index: int = 0) -> Answer:
         """The shard takes the commit, and its log then refuses it. Returns when there is room again."""
-        answer = self.commit(offset, index, disk_fills_up=True)
-        self._call(self.engine.replicas.disk_has_room)
+        replicas = self.engine.replicas
+        answer = self.commit(offset, index, then=lambda: replicas.disk_is_full(DiskFull("no room")))
+        self._call(replicas.disk_has_room)
         return answer
+
+    def commit_as_the_isr_shrinks(self, offset: int, index: int = 0) -> Answer:
+        self._version += 1
+        state = PartitionImage(ME, self._epoch, self._version, BOTH, (ME,))
+        return self.commit(offset, index, then=lambda: self.partition.lead(ME, state))
 
     def fetch(self, index: int = 0) -> Answer:
         wanted = [OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[index])]

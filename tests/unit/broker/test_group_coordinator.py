@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.broker.coordinator import OFFSETS_TOPIC
+from penstock.broker.partition import Partition
 from penstock.broker.shards import _known_partition, java_hash, partition_for
 from penstock.groups.events import Heartbeat
 from penstock.groups.records import GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
@@ -24,6 +25,7 @@ from penstock.wire.api_keys import ApiKey
 from penstock.wire.messages.heartbeat import HeartbeatResponse
 from penstock.wire.messages.list_groups import ListGroupsRequest
 from penstock.wire.schema import Message
+from tests.support.clocks import ManualClock
 from tests.support.context import BrokerContext, broker_context
 from tests.support.groups import (
     GROUP,
@@ -398,3 +400,37 @@ def test_a_shard_that_cannot_forget_a_topic_keeps_no_other_from_it(
 
     assert not is_usable(broker)
     assert [committed(broker, group) for group in ("other", "a", "b")] == [-1, -1, -1]
+
+
+def too_few_in_sync(partition: Partition) -> None:
+    if partition.name.topic == OFFSETS_TOPIC:
+        raise BrokerError("1 of 2 is in sync", ErrorCode.NOT_ENOUGH_REPLICAS)
+
+
+def test_members_do_not_time_out_while_nothing_can_be_written_nor_soon_after(
+    broker: BrokerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = stable_group(broker)
+    shard = broker.services.groups.shard_of(GROUP)
+    clock = broker.services.clock
+    assert isinstance(clock, ManualClock)
+
+    def after(elapsed_ms: int) -> int:
+        """How many members there are when so much time has passed."""
+        clock.advance(elapsed_ms)
+        broker.call(shard._timers._run)
+        turns(broker)
+        return len(shard.core.groups[GROUP].members)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Partition, "check_in_sync", too_few_in_sync)
+        assert [after(ms) for ms in (9_999, 1, 60_000)] == [1, 1, 1]
+        assert not broker.ask(heartbeat_request(member, 1)).error_code
+        assert commit_codes(broker.ask(commit_request(5))) == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+        assert committed(broker) == -1
+        assert after(10_000) == 1
+    assert [after(1000) for _ in range(9)] == [1] * 9
+    assert not broker.ask(heartbeat_request(member, 1)).error_code
+    assert after(9_999) == 1
+    assert after(1) == 0
+    assert broker.services.groups.shard_of(GROUP) is shard, "it was never lost"

@@ -1,11 +1,12 @@
 """Any history of elections, reloads and faults: one open shard at most, and what was told is never taken back."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.support.engine import running_engine
 from tests.unit.broker.shard_world import (
@@ -24,7 +25,6 @@ from tests.unit.storage.logs import scratch
 
 _ROUNDS = 5  # of elections and loads until everything has settled
 indexes = st.integers(0, PARTITIONS - 1)
-rarely = st.sampled_from([False, False, False, True])
 
 
 class History(RuleBasedStateMachine):
@@ -45,10 +45,21 @@ class History(RuleBasedStateMachine):
 
     # What happens ------------------------------------------------------------------------------
 
-    @rule(index=indexes, refused=rarely)
-    def commit(self, index: int, refused: bool) -> None:
+    @rule(index=indexes)
+    def commit(self, index: int) -> None:
+        self._commit(self.world.commit, index)
+
+    @rule(index=indexes)
+    def commit_as_the_disk_fills_up(self, index: int) -> None:
+        self._commit(self.world.commit_as_the_disk_fills_up, index)
+
+    @precondition(lambda self: self.world.partition.is_leader)
+    @rule(index=indexes)
+    def commit_as_the_isr_shrinks(self, index: int) -> None:
+        self._commit(self.world.commit_as_the_isr_shrinks, index)
+
+    def _commit(self, made: Callable[[int, int], Answer], index: int) -> None:
         self.last_offset += 1
-        made = self.world.commit_as_the_disk_fills_up if refused else self.world.commit
         self.commits.append((index, self.last_offset, made(self.last_offset, index)))
 
     @rule(index=indexes)

@@ -8,6 +8,7 @@ from penstock.broker.shard import LogShard
 from penstock.model.errors import BrokerError, ErrorCode
 from tests.support.engine import Engine
 from tests.unit.broker.shard_world import (
+    BOTH,
     ME,
     OTHER,
     Quiet,
@@ -15,6 +16,7 @@ from tests.unit.broker.shard_world import (
     code_of,
     is_acknowledged,
     offset_in,
+    outcome_of,
 )
 
 E = ErrorCode
@@ -133,3 +135,32 @@ def test_nothing_is_loaded_after_the_end(world: ShardWorld) -> None:
     world.close()
     assert (world.open_count, world.loop.delayed_count) == (0, 0)
     assert code_of(world.fetch()) is E.NOT_COORDINATOR
+
+
+# While too few replicas are in sync -------------------------------------------------------------
+
+
+def test_writes_are_refused_before_memory_changes_and_reads_go_on(world: ShardWorld) -> None:
+    acknowledged(world, 1)
+    world.set_isr((ME,))
+    for offset in (2, 3):
+        assert code_of(world.commit(offset)) is E.COORDINATOR_NOT_AVAILABLE
+        assert offset_in(world.fetch()) == 1
+    assert (len(world.opened), world.loop.delayed_count) == (1, 0), "the log was not read again"
+    world.set_isr(BOTH)
+    acknowledged(world, 4)
+    assert offset_read(world) == 4
+
+
+def test_a_write_that_was_taken_before_is_acknowledged_once_there_are_enough(
+    world: ShardWorld,
+) -> None:
+    acknowledged(world, 1)
+    answer = world.commit_as_the_isr_shrinks(2)
+    world.let_time_pass()
+    assert outcome_of(answer) is None
+    assert len(world.opened) == 1, "the shard is not lost"
+    world.set_isr(BOTH)
+    world.replicate()
+    assert is_acknowledged(answer)
+    assert offset_read(world) == 2

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker import shard_log, shards
+from penstock.broker import shard_log, shards, txn_shard
 from penstock.broker.markers import Ending, MarkerWriter
 from penstock.broker.partition import Partition
 from penstock.broker.shards import partition_for
@@ -545,6 +545,57 @@ def test_an_implicit_add_that_came_too_early_is_retried_also_when_its_refusal_is
             session.send("t", 0, b"y") if what == "produce" else session.send_offset("g", "t", 6)
         )
         assert retry is E.NONE
+
+
+def test_while_too_few_replicas_are_in_sync_transactions_stay_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_few_in_sync(partition: Partition) -> None:
+        if partition.name.topic == STATE_TOPIC:
+            raise BrokerError("1 of 2 is in sync", E.NOT_ENOUGH_REPLICAS)
+
+    with broker_context(tmp_path, SETTINGS) as broker:
+        broker.create_topic("t", 2)
+        broker.create_topic("u")
+        session, clock = begun(broker, timeout_ms=5000), broker.services.clock
+        shard = broker.services.transactions._shard_of("tx")
+        with monkeypatch.context() as patch:
+            patch.setattr(Partition, "check_in_sync", too_few_in_sync)
+            assert session.end(committed=True) is E.COORDINATOR_NOT_AVAILABLE
+            assert session.initialize() is E.COORDINATOR_NOT_AVAILABLE
+            assert session.send("u", 0, b"y") is E.NOT_ENOUGH_REPLICAS, "it had to be added"
+            assert session.send("t", 0, b"x") is E.NONE, "it is in the transaction"
+            assert isinstance(clock, ManualClock)
+            clock.advance(5000)
+            broker.run(asyncio.sleep(0.02))
+            assert state(broker) == "Ongoing"
+        until(broker, lambda: state(broker) == "CompleteAbort")
+        assert broker.services.transactions._shard_of("tx") is shard, "it was never lost"
+
+
+def test_an_end_whose_markers_are_written_is_completed_when_that_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(txn_shard, "_MARKERS_AGAIN_S", 0.001)
+    with broker_context(tmp_path, SETTINGS) as broker:
+        broker.create_topic("t", 2)
+        session = begun(broker)
+        shard = broker.services.transactions._shard_of("tx")
+        unable: list[bool] = []
+        check = Partition.check_in_sync
+
+        def too_few_in_sync(partition: Partition) -> None:
+            if partition.name.topic == STATE_TOPIC and state(broker) == "PrepareCommit":
+                unable.append(True)
+                if len(unable) < 5:
+                    raise BrokerError("1 of 2 is in sync", E.NOT_ENOUGH_REPLICAS)
+            check(partition)
+
+        monkeypatch.setattr(Partition, "check_in_sync", too_few_in_sync)
+        assert session.end(committed=True) is E.NONE
+        until_seen(broker, committed=True)
+        assert len(unable) == 5
+        assert broker.services.transactions._shard_of("tx") is shard
 
 
 async def _result(task: asyncio.Task[Any]) -> Any:
