@@ -6,6 +6,7 @@ from penstock.groups.consumer import ConsumerGroup, ConsumerMember
 from penstock.groups.offsets import (
     Committed,
     Offsets,
+    belongs,
     decode_offset,
     encode_offset,
     encode_offset_key,
@@ -13,6 +14,7 @@ from penstock.groups.offsets import (
 from penstock.groups.state import ClassicGroup, State
 from penstock.groups.topics import Topics
 from penstock.model.errors import BrokerError, ErrorCode
+from penstock.model.ids import NO_TOPIC_ID
 from penstock.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -118,7 +120,9 @@ def commit(
     expire_ms = -1 if retention_ms == -1 else min(wall_ms + retention_ms, _FOREVER_MS)
     for topic in request.topics:
         name = topic.name
-        count = known.partition_count(name)
+        shape = known.get(name)
+        count = 0 if shape is None else shape.partition_count
+        topic_id = NO_TOPIC_ID if shape is None else shape.id
         answers = []
         for asked in topic.partitions:
             index, text = asked.partition_index, asked.committed_metadata or ""
@@ -135,6 +139,7 @@ def commit(
                     text,
                     wall_ms,
                     expire_ms,
+                    topic_id,
                 )
             )
             offsets.put(group, name, index, value)
@@ -150,7 +155,12 @@ def commit(
 
 
 def fetch(
-    offsets: Offsets, group: Group | None, asked: OffsetFetchRequestGroup, *, require_stable: bool
+    offsets: Offsets,
+    known: Topics,
+    group: Group | None,
+    asked: OffsetFetchRequestGroup,
+    *,
+    require_stable: bool,
 ) -> OffsetFetchResponseGroup:
     """A group that is not known has no offsets, which is no error."""
     if isinstance(group, ConsumerGroup) and (
@@ -162,14 +172,14 @@ def fetch(
             return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error.code)
     group_id = asked.group_id
     if asked.topics is None:
-        wanted = [(t, sorted(known)) for t, known in sorted(offsets.of_group(group_id).items())]
+        wanted = _all_positions(offsets, known, group_id)
     else:
         wanted = [(topic.name, topic.partition_indexes) for topic in asked.topics]
     topics = [
         OffsetFetchResponseTopics(
             name=name,
             partitions=[
-                _position(offsets, group_id, name, index, require_stable=require_stable)
+                _position(offsets, known, group_id, name, index, require_stable=require_stable)
                 for index in indexes
             ],
         )
@@ -178,8 +188,23 @@ def fetch(
     return OffsetFetchResponseGroup(group_id=group_id, topics=topics)
 
 
+def _all_positions(offsets: Offsets, known: Topics, group: str) -> list[tuple[str, list[int]]]:
+    found = []
+    for topic, values in sorted(offsets.of_group(group).items()):
+        indexes = [i for i in sorted(values) if decode_offset(values[i]).is_of(known, topic)]
+        if indexes:
+            found.append((topic, indexes))
+    return found
+
+
 def _position(
-    offsets: Offsets, group: str, topic: str, index: int, *, require_stable: bool
+    offsets: Offsets,
+    known: Topics,
+    group: str,
+    topic: str,
+    index: int,
+    *,
+    require_stable: bool,
 ) -> OffsetFetchResponsePartitions:
     if require_stable and offsets.is_unstable(group, topic, index):
         code = ErrorCode.UNSTABLE_OFFSET_COMMIT
@@ -187,9 +212,9 @@ def _position(
             partition_index=index, committed_offset=-1, error_code=code
         )
     value = offsets.get(group, topic, index)
-    if value is None:
+    found = None if value is None else decode_offset(value)
+    if found is None or not found.is_of(known, topic):
         return OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1)
-    found = decode_offset(value)
     return OffsetFetchResponsePartitions(
         partition_index=index,
         committed_offset=found.offset,
@@ -256,26 +281,37 @@ def is_subscribed(group: Group, topic: str) -> bool:
 
 
 def expire(
-    offsets: Offsets, group: Group, *, now_ms: int, wall_ms: int, retention_ms: int
+    offsets: Offsets,
+    known: Topics,
+    group: Group,
+    *,
+    now_ms: int,
+    wall_ms: int,
+    retention_ms: int,
 ) -> Records:
     """Drop what nobody has needed for the retention time, and say what to write for that.
 
-    An empty group's offsets live on from the moment it became empty; those of topics that no member
+    Offsets in topics that were deleted go at once. An empty group's offsets live on from the moment it became empty; those of topics that no member
     subscribes to any more, and those of simple consumers, from their last commit.
     """
     since_ms = None  # by the monotonic clock; None: from the commit
+    may_expire = True
     if isinstance(group, ClassicGroup):
         if group.protocol_type is not None and group.is_empty:
             since_ms = group.since_ms
         elif not group.is_empty and not (group.is_consumer and group.state is State.STABLE):
-            return []
+            may_expire = False
     written: Records = []
-    for topic, known in list(offsets.of_group(group.id).items()):
-        if is_subscribed(group, topic):
-            continue
-        for index, value in list(known.items()):
+    for topic, values in list(offsets.of_group(group.id).items()):
+        may_expire_here = may_expire and not is_subscribed(group, topic)
+        current = known.id_of(topic)
+        for index, value in list(values.items()):
             found = decode_offset(value)
-            if found.expire_ms != -1:
+            if not belongs(found.topic_id, current):
+                over = True
+            elif not may_expire_here:
+                over = False
+            elif found.expire_ms != -1:
                 over = wall_ms >= found.expire_ms
             elif since_ms is not None:
                 over = now_ms - since_ms >= retention_ms

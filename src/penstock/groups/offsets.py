@@ -1,5 +1,8 @@
 """Committed offsets. What is kept for each is the very value that is in the log: small, and ready to be read back.
 
+An offset belongs to the topic with the id that is in its value. A topic that was deleted and created anew
+under the same name has another id, so the offset is not its, also where nobody could delete it in time.
+
 An offset that a transaction has committed but not yet ended is unstable: it is not the group's position
 yet, and who insists on a stable one must wait.
 """
@@ -9,11 +12,16 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from penstock.groups.records import OffsetCommitKey, OffsetCommitValue, UnknownRecord, decode_value
+from penstock.groups.topics import Topics
+from penstock.model.ids import NO_TOPIC_ID, TopicId
+from penstock.wire.primitives import encode_uvarint, read_uvarint
 
 _VERSION: Final = Struct(">h")
 _KEY_HEAD: Final = Struct(">hh")  # type, length of the group's name
 _KEY_TAIL: Final = Struct(">i")
 _V3_HEAD: Final = Struct(">hqih")  # version, offset, leader epoch, length of the text
+_V4_HEAD: Final = Struct(">hqi")  # and the length of the text as a varint, plus one
+_V4_ID: Final = b"\x01\x00\x10"  # one tagged field: number 0, of 16 bytes
 _V1_HEAD: Final = Struct(">hqh")
 _TIME: Final = Struct(">q")
 _TWO_TIMES: Final = Struct(">qq")
@@ -28,6 +36,19 @@ class Committed(NamedTuple):
     metadata: str = ""
     commit_ms: int = -1  # wall time
     expire_ms: int = -1  # asked for by the client itself (OffsetCommit v2 to v4)
+    topic_id: bytes = NO_TOPIC_ID  # no version has room for both of these
+
+    def is_of(self, known: Topics, topic: str) -> bool:
+        """Whether it is an offset in the topic that has this name now."""
+        return belongs(self.topic_id, known.id_of(topic))
+
+
+def belongs(topic_id: bytes, current: TopicId | None) -> bool:
+    """Whether an offset with that topic id is one of the topic whose id is `current` (None: there is no topic).
+
+    An offset without an id, as earlier versions wrote it, is one of whatever topic has its name.
+    """
+    return current is not None and topic_id in (NO_TOPIC_ID, current)
 
 
 def encode_offset_key(group: str, topic: str, partition: int) -> bytes:
@@ -44,11 +65,14 @@ def encode_offset_key(group: str, topic: str, partition: int) -> bytes:
 
 
 def encode_offset(committed: Committed) -> bytes:
-    offset, leader_epoch, metadata, commit_ms, expire_ms = committed
+    offset, leader_epoch, metadata, commit_ms, expire_ms, topic_id = committed
     text = metadata.encode()
     if expire_ms != -1:
         head = _V1_HEAD.pack(1, offset, len(text))
         return head + text + _TWO_TIMES.pack(commit_ms, expire_ms)
+    if topic_id != NO_TOPIC_ID:
+        head = _V4_HEAD.pack(4, offset, leader_epoch) + encode_uvarint(len(text) + 1)
+        return b"".join((head, text, _TIME.pack(commit_ms), _V4_ID, topic_id))
     return _V3_HEAD.pack(3, offset, leader_epoch, len(text)) + text + _TIME.pack(commit_ms)
 
 
@@ -58,6 +82,14 @@ def decode_offset(value: bytes) -> Committed:
         end = _V3_HEAD.size + size
         text = value[_V3_HEAD.size : end].decode()
         return Committed(offset, leader_epoch, text, _TIME.unpack_from(value, end)[0])
+    if value[:2] == b"\x00\x04" and value[-19:-16] == _V4_ID:
+        size, start = read_uvarint(memoryview(value), _V4_HEAD.size)
+        end = start + size - 1
+        if end + _TIME.size == len(value) - 19:  # the id is its only tagged field
+            _, offset, leader_epoch = _V4_HEAD.unpack_from(value)
+            text = value[start:end].decode()
+            commit_ms = _TIME.unpack_from(value, end)[0]
+            return Committed(offset, leader_epoch, text, commit_ms, topic_id=value[-16:])
     found = decode_value(_NO_KEY, value)
     assert isinstance(found, OffsetCommitValue)
     return Committed(
@@ -66,6 +98,7 @@ def decode_offset(value: bytes) -> Committed:
         found.metadata,
         found.commit_timestamp,
         found.expire_timestamp,
+        found.topic_id,
     )
 
 

@@ -10,6 +10,7 @@ from struct import Struct as Packing
 from typing import Final, NamedTuple
 
 from penstock.model.errors import UnknownRecord as UnknownRecord
+from penstock.model.ids import NO_TOPIC_ID
 from penstock.wire.fields import array, binary, int8, int32, int64, nested, string, uuid
 from penstock.wire.primitives import MalformedMessage
 from penstock.wire.schema import Message, Struct, decode_for
@@ -209,6 +210,8 @@ def encode_value(key: Message, value: Message) -> bytes:
     assert type(value) is kind, f"a {type(key).__name__} has no {type(value).__name__}"
     if isinstance(value, OffsetCommitValue) and value.expire_timestamp != -1:
         version = 1  # the only one that carries it
+    elif isinstance(value, OffsetCommitValue) and value.topic_id != NO_TOPIC_ID:
+        version = 4
     return _VERSION.pack(version) + value.encode(version)
 
 

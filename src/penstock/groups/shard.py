@@ -184,7 +184,12 @@ class Shard:
         if group is None:
             return []
         written = commits.expire(
-            self.offsets, group, now_ms=now.ms, wall_ms=now.wall_ms, retention_ms=retention_ms
+            self.offsets,
+            self.ground.topics,
+            group,
+            now_ms=now.ms,
+            wall_ms=now.wall_ms,
+            retention_ms=retention_ms,
         )
         effects: list[Effect] = [WriteBytes(written)] if written else []
         pending = isinstance(group, ClassicGroup) and group.pending

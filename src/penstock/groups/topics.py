@@ -48,6 +48,10 @@ class Topics:
     def get(self, name: str) -> TopicShape | None:
         return self._by_name.get(name)
 
+    def id_of(self, name: str) -> TopicId | None:
+        shape = self._by_name.get(name)
+        return None if shape is None else shape.id
+
     def partition_count(self, name: str) -> int:
         """None of a topic that is not there."""
         shape = self._by_name.get(name)

@@ -11,6 +11,7 @@ from penstock.groups.offsets import Committed, Position, encode_offset
 from penstock.groups.state import ClassicGroup
 from penstock.groups.topics import Topics
 from penstock.model.errors import BrokerError, ErrorCode
+from penstock.model.ids import NO_TOPIC_ID
 from penstock.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
@@ -63,14 +64,20 @@ def commit(
     pending: Pending = []
     topics = []
     for topic in request.topics:
-        count = known.partition_count(topic.name)
+        shape = known.get(topic.name)
+        count = 0 if shape is None else shape.partition_count
+        topic_id = NO_TOPIC_ID if shape is None else shape.id
         answers = []
         for asked in topic.partitions:
             index, text = asked.partition_index, asked.committed_metadata or ""
             code = refusal(index, count, text, max_metadata_bytes)
             if not code:
                 committed = Committed(
-                    asked.committed_offset, asked.committed_leader_epoch, text, wall_ms
+                    asked.committed_offset,
+                    asked.committed_leader_epoch,
+                    text,
+                    wall_ms,
+                    topic_id=topic_id,
                 )
                 position = (request.group_id, topic.name, index)
                 pending.append((position, encode_offset(committed)))

@@ -288,7 +288,13 @@ class ShardWorld:
                 shard = self.shards.shard_of(GROUP)
                 group = shard.core.groups.get(GROUP)
                 answer: Answer = shard.read(
-                    lambda: commits.fetch(shard.core.offsets, group, request, require_stable=False)
+                    lambda: commits.fetch(
+                        shard.core.offsets,
+                        self._ground.topics,
+                        group,
+                        request,
+                        require_stable=False,
+                    )
                 )
             except BrokerError as error:
                 answer = error

@@ -24,6 +24,7 @@ from penstock.storage.log import Origin
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.messages.heartbeat import HeartbeatResponse
 from penstock.wire.messages.list_groups import ListGroupsRequest
+from penstock.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from penstock.wire.schema import Message
 from tests.support.clocks import ManualClock
 from tests.support.context import BrokerContext, broker_context
@@ -434,3 +435,60 @@ def test_members_do_not_time_out_while_nothing_can_be_written_nor_soon_after(
     assert after(9_999) == 1
     assert after(1) == 0
     assert broker.services.groups.shard_of(GROUP) is shard, "it was never lost"
+
+
+def recreated(broker: BrokerContext, topic: str = "t") -> None:
+    broker.run(broker.cluster.delete_topics([topic]))
+    broker.create_topic(topic)
+
+
+def test_a_topic_that_is_made_anew_while_its_groups_are_not_loaded_inherits_no_offsets(
+    tmp_path: Path,
+) -> None:
+    with broker_context(tmp_path) as broker:
+        for topic in ("t", "u", "gone"):
+            broker.create_topic(topic)
+        find(broker)
+        for topic in ("t", "u", "gone"):
+            broker.ask(commit_request(5, topic=topic))
+        broker.call(broker.services.groups.close)
+        recreated(broker)
+        broker.run(broker.cluster.delete_topics(["gone"]))
+    with broker_context(tmp_path) as broker:
+        until_loaded(broker)
+        assert [committed(broker, topic=topic) for topic in ("t", "u", "gone")] == [-1, 5, -1]
+        assert positions(broker) == {("u", 0): 5}
+        broker.create_topic("gone")
+        assert committed(broker, topic="gone") == -1
+        assert commit_codes(broker.ask(commit_request(1))) == [ErrorCode.NONE]
+        assert committed(broker) == 1
+        broker.run(broker.services.groups._sweep_shard(broker.services.groups.shard_of(GROUP)))
+        turns(broker)
+        kept = broker.services.groups.shard_of(GROUP).core.offsets.of_group(GROUP)
+        assert sorted(kept) == ["t", "u"], "the rest is swept out"
+    with broker_context(tmp_path) as broker:
+        until_loaded(broker)
+        assert positions(broker) == {("t", 0): 1, ("u", 0): 5}
+
+
+def test_a_topic_that_is_made_anew_while_nothing_can_be_written_inherits_no_offsets(
+    broker: BrokerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find(broker)
+    broker.ask(commit_request(5))
+    with monkeypatch.context() as patch:
+        patch.setattr(Partition, "check_in_sync", too_few_in_sync)
+        recreated(broker)
+        assert committed(broker) == -1
+    assert committed(broker) == -1
+
+
+def positions(broker: BrokerContext) -> dict[tuple[str, int], int]:
+    """Of all topics of the group, as a client asks that does not name them."""
+    asked = OffsetFetchRequestGroup(group_id=GROUP, topics=None)
+    (answer,) = broker.ask(OffsetFetchRequest(groups=[asked])).groups
+    return {
+        (topic.name, part.partition_index): part.committed_offset
+        for topic in answer.topics
+        for part in topic.partitions
+    }

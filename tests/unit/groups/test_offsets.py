@@ -13,7 +13,9 @@ from penstock.groups.offsets import (
 )
 from penstock.groups.shard import Now
 from penstock.groups.state import ClassicGroup
+from penstock.groups.topics import Topics
 from penstock.model.errors import BrokerError, ErrorCode
+from penstock.model.ids import NO_TOPIC_ID, TopicId
 from penstock.wire.messages.offset_commit import OffsetCommitResponse
 from penstock.wire.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -24,6 +26,7 @@ from penstock.wire.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
     OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
 )
 from tests.unit.groups.stage import GROUP, Stage
 from tests.unit.groups.test_classic import stable
@@ -54,7 +57,7 @@ def fetched(stage: Stage, **options: object) -> OffsetFetchResponseGroup:
         topics=[OffsetFetchRequestTopics(name="t", partition_indexes=[0, 1])],
     )
     group = stage.shard.groups.get(GROUP)
-    return fetch(stage.shard.offsets, group, asked, require_stable=False)
+    return fetch(stage.shard.offsets, stage.topics, group, asked, require_stable=False)
 
 
 def sweep(stage: Stage, retention_ms: int = WEEK_MS) -> None:
@@ -244,8 +247,11 @@ def test_who_insists_on_a_stable_position_must_wait() -> None:
     topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
     asked = OffsetFetchRequestGroup(group_id="g", topics=topics)
 
-    (unstable,) = fetch(offsets, None, asked, require_stable=True).topics[0].partitions
-    (any_will_do,) = fetch(offsets, None, asked, require_stable=False).topics[0].partitions
+    def answered(*, require_stable: bool) -> OffsetFetchResponsePartitions:
+        found = fetch(offsets, Topics(), None, asked, require_stable=require_stable)
+        return found.topics[0].partitions[0]
+
+    unstable, any_will_do = (answered(require_stable=stable) for stable in (True, False))
 
     assert unstable.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT
     assert (any_will_do.error_code, any_will_do.committed_offset) == (0, -1)
@@ -400,3 +406,48 @@ def test_offsets_of_an_unknown_or_foreign_group_are_not_deleted() -> None:
     stage.settle()
 
     assert delete_offsets(stage, "t") == (ErrorCode.NON_EMPTY_GROUP, [])
+
+
+@pytest.mark.parametrize("pending", [False, True], ids=["plain", "in a transaction"])
+@pytest.mark.parametrize(
+    ("in_value", "of_topic", "counts"),
+    [
+        (b"a", b"a", True),
+        (b"a", b"b", False),  # the topic was deleted and created anew
+        (b"a", b"", False),  # deleted
+        (b"", b"a", True),  # written by an earlier version
+        (b"", b"", False),
+    ],
+)
+def test_an_offset_counts_for_the_topic_in_which_it_was_committed(
+    in_value: bytes, of_topic: bytes, counts: bool, pending: bool
+) -> None:
+    offsets, known = Offsets(), Topics()
+    if of_topic:
+        known.put("t", TopicId(of_topic * 16), 1)
+    raw = encode_offset(Committed(5, topic_id=in_value * 16 or NO_TOPIC_ID))
+    if pending:
+        offsets.put_pending(1, (GROUP, "t", 0), raw)
+        offsets.end_transaction(1, committed=True)
+    else:
+        offsets.put(GROUP, "t", 0, raw)
+
+    named = OffsetFetchRequestGroup(
+        group_id=GROUP, topics=[OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
+    )
+    found = fetch(offsets, known, None, named, require_stable=True)
+    assert found.topics[0].partitions[0].committed_offset == (5 if counts else -1)
+    everything = OffsetFetchRequestGroup(group_id=GROUP, topics=None)
+    found = fetch(offsets, known, None, everything, require_stable=True)
+    assert len(found.topics) == counts
+
+
+def test_offsets_in_a_topic_that_is_another_now_are_swept_out_while_the_group_works() -> None:
+    stage = stable("a")
+    stage.commit(5, member="a", generation=1)
+    sweep(stage)
+    assert stage.shard.offsets.count == 1
+    stage.topics.put("t", TopicId(b"n" * 16), 2)
+    sweep(stage)
+    assert stage.shard.offsets.count == 0
+    assert stage.replayed().offsets.count == 0

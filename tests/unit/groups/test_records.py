@@ -40,6 +40,7 @@ from penstock.groups.records import (
     encode_key,
     encode_value,
 )
+from penstock.model.ids import NO_TOPIC_ID
 from penstock.wire.schema import Message
 
 ID = bytes(range(16))
@@ -69,6 +70,14 @@ GOLDEN: list[tuple[Message, Message, bytes, bytes]] = [
         OffsetCommitValue(offset=5, leader_epoch=2, metadata="note", commit_timestamp=9),
         hexed("0001 0003", b"grp", "0003", b"top", "00000007"),
         hexed("0003 0000000000000005 00000002 0004", b"note", "0000000000000009"),
+    ),
+    (
+        OffsetCommitKey(group="grp", topic="top", partition=7),
+        OffsetCommitValue(
+            offset=5, leader_epoch=2, metadata="note", commit_timestamp=9, topic_id=ID
+        ),
+        hexed("0001 0003", b"grp", "0003", b"top", "00000007"),
+        hexed("0004 0000000000000005 00000002 05", b"note", "0000000000000009 010010", ID),
     ),
     (
         OffsetCommitKey(group="g", topic="t", partition=0),
@@ -179,19 +188,22 @@ def test_the_quick_way_to_an_offsets_key_is_the_same_as_the_schema(
     metadata=text,
     commit_ms=longs,
     expire_ms=st.just(-1) | st.integers(0, 2**63 - 1),
+    topic_id=st.just(NO_TOPIC_ID) | st.binary(min_size=16, max_size=16),
 )
 def test_the_quick_way_to_an_offset_is_the_same_as_the_schema(
-    offset: int, epoch: int, metadata: str, commit_ms: int, expire_ms: int
+    offset: int, epoch: int, metadata: str, commit_ms: int, expire_ms: int, topic_id: bytes
 ) -> None:
-    epoch = -1 if expire_ms != -1 else epoch  # that version has no room for it
+    if expire_ms != -1:
+        epoch, topic_id = -1, NO_TOPIC_ID  # that version has no room for them
     value = OffsetCommitValue(
         offset=offset,
         leader_epoch=epoch,
         metadata=metadata,
         commit_timestamp=commit_ms,
         expire_timestamp=expire_ms,
+        topic_id=topic_id,
     )
-    committed = Committed(offset, epoch, metadata, commit_ms, expire_ms)
+    committed = Committed(offset, epoch, metadata, commit_ms, expire_ms, topic_id)
 
     assert encode_offset(committed) == encode_value(OffsetCommitKey(), value)
     assert decode_offset(encode_offset(committed)) == committed
