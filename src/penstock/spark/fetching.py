@@ -43,6 +43,9 @@ class Fetched(NamedTuple):
     records: memoryview
     position: int
     aborted: list[tuple[int, int]]  # producer id and first offset
+    connection: int = (
+        0  # number of the connection that they came by: another one may be to another leader
+    )
 
 
 class RangeReader:
@@ -134,7 +137,8 @@ class RangeReader:
                 size_bytes = _larger(size_bytes, position, self._wanted.partition)
                 continue
             aborted = [(t.producer_id, t.first_offset) for t in data.aborted_transactions or ()]
-            return Fetched(records, position, aborted), max(position, after)
+            fetched = Fetched(records, position, aborted, self._leader.connections)
+            return fetched, max(position, after)
         return None
 
     def _step_over(self, position: int) -> int | None:

@@ -50,6 +50,7 @@ class Leader:
         self._connection: BlockingConnection | None = None
         self._cluster: Cluster | None = None
         self._absences = 0
+        self.connections = 0  # opened so far
 
     def close(self) -> None:
         self._hang_up()
@@ -126,6 +127,7 @@ class Leader:
                 timeout_ms=self._how.request_timeout_ms,
                 receive_buffer_bytes=self._how.receive_buffer_bytes,
             )
+            self.connections += 1
         return self._connection
 
     def _found(self) -> Address:

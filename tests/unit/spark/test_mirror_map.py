@@ -34,7 +34,7 @@ class Copied:
 
     def _commit(self, pairs: Sequence[tuple[int, int]], next_offset: int) -> None:
         rows = joined(Row(at, there, 1) for at, there in pairs)
-        for number, data in self.map.extended(rows, next_offset).items():
+        for number, data in self.map.extended(rows, next_offset, {}).items():
             self.map.put(number, data)
             self.written[number] = data
         self.places += pairs
@@ -102,11 +102,27 @@ def test_only_the_last_chunk_is_written_again(monkeypatch: pytest.MonkeyPatch) -
     known = OffsetMap()
     numbers = []
     for n in range(5):
-        chunks = known.extended([Row(10 * n, 20 * n, 3)], 10 * n + 5)
+        chunks = known.extended([Row(10 * n, 20 * n, 3)], 10 * n + 5, {10 * n: n})
         numbers.append(list(chunks))
         for number, data in chunks.items():
             known.put(number, data)
     assert numbers == [[0], [0, 1], [1], [1, 2], [2]]
+
+
+def test_last_chunk_has_the_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror_map, "CHUNK_ROWS", 1)
+    known = OffsetMap()
+    assert known.marks == {}
+    for n in range(3):
+        for number, data in known.extended([Row(2 * n, n, 1)], 2 * n + 1, {2 * n: n}).items():
+            known.put(number, data)
+            read = decode(data).marks
+            assert read == (((2 * n, n),) if number == n + 1 else ())
+        assert known.marks == {2 * n: n}
+
+
+def test_chunk_of_a_link_without_marks_is_read() -> None:
+    assert decode(b'{"next":9,"rows":[3,0,4]}') == Chunk(9, (Row(3, 0, 4),))
 
 
 def test_what_retention_took_at_the_target_is_forgotten_and_the_rest_stays(

@@ -126,7 +126,7 @@ def test_the_guard_knows_what_was_at_the_target() -> None:
 
 def test_a_link_is_known_again_from_what_it_wrote() -> None:
     state, again = LinkState(), LinkState()
-    entries = [claim_entry("orders", OWN), *map_entries(state, COPY, [Row(3, 0, 4)], 9)]
+    entries = [claim_entry("orders", OWN), *map_entries(state, COPY, [Row(3, 0, 4)], 9, {})]
     for entry in [*entries, (b'["from a later version"]', b"?")]:
         again.apply(*entry)
     assert again.claims == {"orders": OWN}
@@ -139,7 +139,7 @@ def test_a_link_is_known_again_from_what_it_wrote() -> None:
 def test_what_is_known_of_topics_that_are_gone_is_forgotten() -> None:
     state = LinkState()
     for copy in (COPY, COPY._replace(topic="another")):
-        for key, value in map_entries(state, copy, [Row(3, 0, 4)], 9):
+        for key, value in map_entries(state, copy, [Row(3, 0, 4)], 9, {}):
             state.apply(key, value)
     new = COPY._replace(topic_id="0c")
     assert dead_entries(state, {COPY: 0}, at_most=10) == []
@@ -151,7 +151,7 @@ def test_what_is_known_of_topics_that_are_gone_is_forgotten() -> None:
 
 def test_groups_go_to_the_next_record_and_not_before_the_beginning() -> None:
     state = LinkState()
-    for key, value in map_entries(state, COPY, [Row(3, 100, 4), Row(9, 110, 2)], 20):
+    for key, value in map_entries(state, COPY, [Row(3, 100, 4), Row(9, 110, 2)], 20, {}):
         state.apply(key, value)
     at = {n: {ORDERS: Committed(n, "m")} for n in (0, 5, 7, 8, 10, 11, 50)}
     positions = {str(n): places for n, places in at.items()}

@@ -12,6 +12,7 @@ from penstock.spark.jobs import mirror_translate_actions as translated_actions
 from penstock.spark.jobs.mirror_actions import now_ms
 from penstock.spark.jobs.mirror_beats import Beat, ids, write_beats
 from penstock.spark.jobs.mirror_copy import Done, Span, copy, find_spans
+from penstock.spark.jobs.mirror_divergence import LOST, IdleChecks
 from penstock.spark.jobs.mirror_groups import Positions, read_groups, write_groups
 from penstock.spark.jobs.mirror_options import COPY, FAILBACK, MirrorOptions
 from penstock.spark.jobs.mirror_rounds import (
@@ -93,14 +94,18 @@ class _Rounds:
     def __init__(self, session: Any, options: MirrorOptions, progress: Progress) -> None:
         self._job = session, options, progress
         self._replace = options.action == FAILBACK  # once: what is promoted later must stay
+        self._idle_checks = IdleChecks()
 
     def __call__(self) -> Round:
-        found = _round(*self._job, replace=self._replace)
+        check_idle = self._idle_checks.are_due(time.monotonic())
+        found = _round(*self._job, replace=self._replace, check_idle=check_idle)
         self._replace = False
         return found
 
 
-def _round(session: Any, options: MirrorOptions, progress: Progress, *, replace: bool) -> Round:
+def _round(
+    session: Any, options: MirrorOptions, progress: Progress, *, replace: bool, check_idle: bool
+) -> Round:
     """Topics, then groups are read, then records copied, then groups written: none is ahead of its mirror."""
     reached("mirror:begun")
     link: Link = ask_both(
@@ -113,7 +118,9 @@ def _round(session: Any, options: MirrorOptions, progress: Progress, *, replace:
     asked_ms = now_ms()
     spans: list[Span] = ask_both(
         options,
-        lambda ends: find_spans(ends, link.pairs, allow_loss=options.allow_data_loss),
+        lambda ends: find_spans(
+            ends, link.pairs, allow_loss=options.allow_data_loss, check_idle=check_idle
+        ),
     )
     reached("mirror:planned")
     done = _copied(session, options, progress, spans)
@@ -156,7 +163,7 @@ def _copied(
             )
     except Exception as error:
         said = explain(error)
-        if _SOURCE_SAYS not in said:
+        if _SOURCE_SAYS not in said and LOST not in said:
             raise
         raise JobError(said.replace(_SOURCE_SAYS, _WE_SAY)) from error
 

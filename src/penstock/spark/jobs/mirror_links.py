@@ -70,14 +70,20 @@ class LinkState:
         found = self.maps.get(copy)
         return None if found is None else found.position
 
+    def marks(self, copy: Copy) -> dict[int, int]:
+        found = self.maps.get(copy)
+        return {} if found is None else found.marks
+
 
 def claim_entry(topic: str, claim: Claim) -> Entry:
     return _json([_CLAIM, topic]), _json(claim._asdict())
 
 
-def map_entries(state: LinkState, copy: Copy, rows: Iterable[Row], next_offset: int) -> list[Entry]:
-    """Rows that were copied, and up to where."""
-    chunks = state.map_of(copy).extended(rows, next_offset)
+def map_entries(
+    state: LinkState, copy: Copy, rows: Iterable[Row], next_offset: int, marks: Mapping[int, int]
+) -> list[Entry]:
+    """Rows that were copied, up to where, and by what the source is known again (see mirror_divergence)."""
+    chunks = state.map_of(copy).extended(rows, next_offset, marks)
     return [(_map_key(copy, number), data) for number, data in chunks.items()]
 
 

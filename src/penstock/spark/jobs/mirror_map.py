@@ -6,7 +6,7 @@ written anew until it is full, so a log that keeps the last value of each key ke
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -54,6 +54,9 @@ class Chunk(NamedTuple):
 
     next_offset: int
     rows: tuple[Row, ...]
+    marks: tuple[
+        tuple[int, int], ...
+    ] = ()  # offsets and fingerprints of some records of the source
 
 
 def encode(chunk: Chunk) -> bytes:
@@ -62,7 +65,10 @@ def encode(chunk: Chunk) -> bytes:
     for row in chunk.rows:
         numbers += [row.source - source, row.target - target, row.records]
         source, target = row.source_end, row.target_end
-    return json.dumps({"next": chunk.next_offset, "rows": numbers}, separators=(",", ":")).encode()
+    facts: dict[str, object] = {"next": chunk.next_offset, "rows": numbers}
+    if chunk.marks:
+        facts["marks"] = chunk.marks
+    return json.dumps(facts, separators=(",", ":")).encode()
 
 
 @lru_cache(_KNOWN_CHUNKS)
@@ -73,7 +79,8 @@ def decode(data: bytes) -> Chunk:
         row = Row(source + numbers[at], target + numbers[at + 1], numbers[at + 2])
         rows.append(row)
         source, target = row.source_end, row.target_end
-    return Chunk(facts["next"], tuple(rows))
+    marks = tuple((offset, mark) for offset, mark in facts.get("marks", ()))
+    return Chunk(facts["next"], tuple(rows), marks)
 
 
 class OffsetMap:
@@ -100,7 +107,14 @@ class OffsetMap:
         """Where copying goes on; None: nothing was copied yet."""
         return self._ends[max(self._ends)] if self._ends else None
 
-    def extended(self, rows: Iterable[Row], next_offset: int) -> dict[int, bytes]:
+    @property
+    def marks(self) -> dict[int, int]:
+        """Fingerprints of some of the last records that were copied, by offset; the last chunk has them."""
+        return dict(decode(self._data[max(self._data)]).marks) if self._data else {}
+
+    def extended(
+        self, rows: Iterable[Row], next_offset: int, marks: Mapping[int, int]
+    ) -> dict[int, bytes]:
         """The chunks to write, by number, when these rows were copied and `next_offset` was reached."""
         last = max(self._data, default=0)
         tail = decode(self._data[last]).rows if last in self._data else ()
@@ -109,8 +123,9 @@ class OffsetMap:
         if not pieces or len(pieces[-1]) == CHUNK_ROWS:
             pieces.append(())  # the next one begins
         ends = [piece[-1].source_end for piece in pieces[:-1]] + [next_offset]
-        chunks = zip(ends, pieces, strict=True)
-        return {last + n: encode(Chunk(end, piece)) for n, (end, piece) in enumerate(chunks)}
+        chunks = [Chunk(end, piece) for end, piece in zip(ends, pieces, strict=True)]
+        chunks[-1] = chunks[-1]._replace(marks=tuple(marks.items()))
+        return {last + n: encode(chunk) for n, chunk in enumerate(chunks)}
 
     def lookup(self, offset: int) -> int | None:
         """Where a reader that would read the source from `offset` on must read the copy; None: from its beginning.

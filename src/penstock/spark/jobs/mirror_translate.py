@@ -5,6 +5,7 @@ shuts out whoever wrote before and aborts what that left; only then is asked how
 killed, and by whomever it is started again, each committed record of the source is at the target once, in its order.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from penstock.spark.jobs import mirror_translate_topics as topics
 from penstock.spark.jobs.mirror_actions import now_ms
 from penstock.spark.jobs.mirror_beats import Beat, ids, read_beats, write_beats
 from penstock.spark.jobs.mirror_copy import Span
+from penstock.spark.jobs.mirror_divergence import IdleChecks
 from penstock.spark.jobs.mirror_groups import Copied, Positions, read_groups, write_groups
 from penstock.spark.jobs.mirror_link_log import OpenLink, ensure_log, read_log
 from penstock.spark.jobs.mirror_links import Copy, Entry, LinkState, claim_entry, log_name
@@ -76,6 +78,7 @@ class Rounds:
         self._link: OpenLink | None = None
         self._back = LinkState()
         self._is_first = True
+        self._idle_checks = IdleChecks()
         if session is not None:
             check_confs(session)
 
@@ -93,7 +96,8 @@ class Rounds:
                 options.bootstrap, lambda pool: read_groups(pool, names, options.groups)
             )
         asked_ms = now_ms()
-        places = find_places(options, link, topic_ids, open_link.state)
+        check_idle = self._idle_checks.are_due(time.monotonic())
+        places = find_places(options, link, topic_ids, open_link.state, check_idle=check_idle)
         reached("mirror:planned")
         ids = link.source_id, link.target_id
         copying = Copying(self._session, options, self._progress, ids, open_link, places)

@@ -1,7 +1,7 @@
 """Records go to a target that gives them other offsets: what is due, and the transactions that take it there."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -13,6 +13,14 @@ from penstock.records.compression import Codec
 from penstock.spark.errors import JobError, explain
 from penstock.spark.jobs import mirror_reproduce as reproduce
 from penstock.spark.jobs.mirror_copy import Done
+from penstock.spark.jobs.mirror_divergence import (
+    LOST,
+    at_once,
+    check_marks,
+    joined_marks,
+    new_marks,
+    reader,
+)
 from penstock.spark.jobs.mirror_link_log import OpenLink
 from penstock.spark.jobs.mirror_links import Copy, Entry, LinkState, dead_entries, map_entries
 from penstock.spark.jobs.mirror_options import MirrorOptions
@@ -49,9 +57,17 @@ class Where(NamedTuple):
 
 
 def find_places(
-    options: MirrorOptions, link: Link, topic_ids: Mapping[str, bytes], state: LinkState
+    options: MirrorOptions,
+    link: Link,
+    topic_ids: Mapping[str, bytes],
+    state: LinkState,
+    *,
+    check_idle: bool,
 ) -> list[Where]:
-    """JobError: the source has lost what comes next, or what is copied already."""
+    """JobError: the source has lost what comes next, or what is copied already.
+
+    `check_idle`: also check partitions that have nothing to copy. `Copying` checks the others.
+    """
     found = ask(options.bootstrap, partial(_asked, link, topic_ids))
     for _ in range(_ATTEMPTS):
         if all((state.position(where.copy) or 0) <= where.decided for where in found):
@@ -60,7 +76,23 @@ def find_places(
         found = ask(options.bootstrap, partial(_asked, link, topic_ids))
     for where in found:
         _check(where, state.position(where.copy), allow_loss=options.allow_data_loss)
+    if check_idle:
+        idle = [where for where in found if state.position(where.copy) == where.decided]
+        ask(options.bootstrap, lambda pool: _check_known(pool, idle, state))
     return found
+
+
+async def _check_known(source: Pool, places: Iterable[Where], state: LinkState) -> None:
+    """Raise JobError if the source has other records than those that were copied."""
+    await at_once(
+        check_marks(
+            reader(source, where.source),
+            state.marks(where.copy),
+            where.earliest,
+            (where.source, where.target),
+        )
+        for where in places
+    )
 
 
 async def _asked(link: Link, topic_ids: Mapping[str, bytes], source: Pool) -> list[Where]:
@@ -91,7 +123,7 @@ def _check(where: Where, position: int | None, *, allow_loss: bool) -> None:
     if position > where.decided:
         raise JobError(
             f"{where.target} has what {where.source} had up to offset {position}, and that ends at {where.decided}: "
-            "the source has lost records that the copy has; promote the copy, or delete it to begin anew"
+            f"{LOST} copy has; promote the copy to keep its records, or delete it at the target to begin anew"
         )
     if position < where.earliest and not allow_loss:
         raise JobError(
@@ -128,7 +160,8 @@ class Copying:
             self._check_claims()
             start, end = self._due()
             if end:
-                self._link.commit(partial(self._work, start, end))
+                marks = self._marks(end)
+                self._link.commit(partial(self._work, start, end, marks))
                 self.told = self.told._replace(transactions=self.told.transactions + 1)
 
     def done(self) -> list[Done]:
@@ -153,13 +186,39 @@ class Copying:
         after = {place: where.decided for place, where in self._places.items()}
         return next_chunk(at, after, self._options.batch_records)
 
+    def _marks(self, end: Offsets) -> dict[TopicPartition, dict[int, int]]:
+        """Check that the source is the log that was copied, and return the marks for the next check.
+
+        The order matters. A source that loses its tail before the new marks are taken fails this check; one that does
+        so later fails the next one, whichever records the tasks have read.
+        """
+        state, found = self._link.state, dict[TopicPartition, dict[int, int]]()
+
+        async def take(source: Pool, place: TopicPartition, next_offset: int) -> None:
+            where = self._places[place]
+            new = await new_marks(reader(source, place), where.earliest, next_offset)
+            found[place] = joined_marks(state.marks(where.copy), new)
+
+        async def question(source: Pool) -> None:
+            await at_once(take(source, place, offset) for place, offset in end.items())
+            await _check_known(source, [self._places[place] for place in end], state)
+
+        ask(self._options.bootstrap, question)
+        return found
+
     def _check_claims(self) -> None:
         for topic in {where.copy.topic for where in self._places.values()}:
             claim = self._link.state.claims.get(topic)
             if claim is None or claim.is_promoted:
                 raise JobError(f"{topic!r} was promoted meanwhile: nothing more is copied to it")
 
-    def _work(self, start: Offsets, end: Offsets, session: Session) -> list[Entry]:
+    def _work(
+        self,
+        start: Offsets,
+        end: Offsets,
+        marks: Mapping[TopicPartition, Mapping[int, int]],
+        session: Session,
+    ) -> list[Entry]:
         options = self._options
         wires = Wires(
             session,
@@ -173,7 +232,8 @@ class Copying:
         entries: list[Entry] = []
         for place, next_offset in end.items():
             copy = self._places[place].copy
-            entries += map_entries(self._link.state, copy, rows.get(place, ()), next_offset)
+            known = rows.get(place, ())
+            entries += map_entries(self._link.state, copy, known, next_offset, marks[place])
         entries += dead_entries(self._link.state, self._starts(), at_most=_DEAD_AT_ONCE)
         self._wrote += wrote
         self.told = self.told._replace(
