@@ -1,6 +1,7 @@
 """`penstock dlq`: letters that a run has put aside are listed, shown, and sent back exactly once."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -8,6 +9,7 @@ from penstock import Consumer, Producer
 from penstock.sdk.message import Message
 from penstock.testing import Broker
 from tests.support.command import Done, penstock_command
+from tests.support.failures import DataError
 
 pytestmark = pytest.mark.cluster
 PATIENCE_S = 30.0
@@ -97,6 +99,75 @@ def test_letters_go_back_once_with_the_headers_they_had(
     assert done[0].headers == [("own", b"h"), ("penstock-redriven", b"1")]
     assert all(one["sent_back"] for one in run("dlq", "list", dead, "--json").json())
     assert run("dlq", "redrive", dead, "--again", "--dry-run", "--json").json()["sent"] == 3
+
+
+def test_letters_that_went_back_are_known_when_brokers_forgot_all_idle_groups(
+    run: Command, topic: str
+) -> None:
+    dead = f"{topic}.dlq"
+    assert run("dlq", "redrive", dead, "--json").json()["sent"] == 3
+    for group in run("group", "list", "--json").json():
+        if dead in group["name"]:
+            assert run("group", "delete", group["name"]).status == 0
+    again = run("dlq", "redrive", dead, "--json").json()
+    if again["sent"]:
+        raise DataError(f"{again['sent']} letters went back twice")
+    assert again["sent_before"] == 3
+    assert all(one["sent_back"] for one in run("dlq", "list", dead, "--json").json())
+
+
+def test_ledger_is_that_of_the_pipeline(broker: Broker, run: Command, topic: str) -> None:
+    """`penstock pipeline dlq` writes the same entries in transactions; see also tests/spark/test_dlq.py."""
+    dead, ledger = f"{topic}.dlq", broker.create_topic(settings={"cleanup.policy": "compact"})
+    words = ("dlq", "redrive", dead, "--ledger", ledger)
+    with Producer(broker.bootstrap, transactional_id=f"pipeline-{topic}") as producer:
+        with producer.transaction():
+            producer.send(ledger, b"{}", f"{topic}/0/0/{topic}")
+        with suppress(ZeroDivisionError), producer.transaction():
+            producer.send(ledger, b"{}", f"{topic}/0/1/{topic}").result(PATIENCE_S)
+            listed = run("dlq", "list", dead, "--ledger", ledger, "--json").json()
+            assert [one["sent_back"] for one in listed] == [True, False, False]
+            raise ZeroDivisionError
+    done = run(*words, "-n", 1, "--json").json()
+    assert (done["sent"], done["sent_before"]) == (1, 1)
+    done = run(*words, "--json").json()
+    assert (done["sent"], done["sent_before"]) == (1, 2)
+    assert sorted(_keys(broker, ledger)) == [f"{topic}/0/{n}/{topic}" for n in range(3)]
+    other = broker.create_topic()
+    assert run(*words, "--to", other, "--json").json()["sent"] == 3
+    assert run(*words, "--to", other, "--json").json()["sent"] == 0
+    assert run(*words, "--again", "--json").json()["sent"] == 3
+
+
+def _keys(broker: Broker, ledger: str) -> list[str]:
+    """Of the committed records."""
+    with Consumer(
+        broker.bootstrap, ledger, group_id=ledger, isolation_level="read_committed"
+    ) as consumer:
+        found: list[str] = []
+        while (message := consumer.poll(PATIENCE_S if len(found) < 3 else 1)) is not None:
+            found.append((message.raw_key or b"").decode())
+        return found
+
+
+def test_topic_that_forgets_cannot_be_the_ledger(broker: Broker, run: Command, topic: str) -> None:
+    plain = broker.create_topic()
+    done = run("dlq", "redrive", f"{topic}.dlq", "--ledger", plain)
+    assert done.status == 2
+    assert done.err == (
+        f"penstock: topic {plain!r} cannot be the ledger: its cleanup.policy is 'delete', so it forgets which letters "
+        "went back; set cleanup.policy=compact, or give another --ledger\n"
+    )
+
+
+def test_letters_whose_origin_is_not_known_are_told_apart(broker: Broker, run: Command) -> None:
+    home = broker.create_topic()
+    dead = broker.create_topic()
+    with Producer(broker.bootstrap) as producer:
+        for n in range(2):
+            producer.send(dead, f"{n}", headers={"penstock-origin-topic": home}).result(PATIENCE_S)
+    assert run("dlq", "redrive", dead, "--json").json()["sent"] == 2
+    assert run("dlq", "redrive", dead, "--json").json()["sent"] == 0
 
 
 def test_letters_can_go_elsewhere(broker: Broker, run: Command, topic: str) -> None:

@@ -16,6 +16,8 @@ from penstock.spark.jobs.dlq_sending import ensure_ledger
 from penstock.spark.progress import Progress
 from tests.spark.lakes import Lake
 from tests.spark.topics import Create, Sent, produce
+from tests.support.command import penstock_command
+from tests.support.failures import DataError
 from tests.support.server import PATIENCE_S, Server
 
 pytestmark = pytest.mark.spark
@@ -119,11 +121,19 @@ def test_letters_of_the_sdk_go_back_to_their_topics(
     leave_open(broker, ledger["ledger"], name)
     only = run_dlq(spark, broker, topic=dead, where="kind = 'ValueError'", send=True, **ledger)
     assert only.facts["sent"] == 1
+    words = ("dlq", "redrive", dead, "--ledger", ledger["ledger"], "--json")
+    by_command = penstock_command(*words, "-n", 1, PENSTOCK_BOOTSTRAP=broker.bootstrap).json()
+    assert (by_command["sent"], by_command["sent_before"]) == (1, 1)
+    produce(broker, dead, [letter(name, 9, b"nine")])
+    shown = run_dlq(spark, broker, topic=dead, where="is_sent", **ledger)
+    assert shown.facts["letters"] == 3
     done = run_dlq(spark, broker, topic=dead, send=True, **ledger)
-    assert (done.facts["sent"], done.facts["sent_before"]) == (1, 1)
+    assert (done.facts["sent"], done.facts["sent_before"]) == (1, 2)
     assert done.facts["without_origin"] == 1
+    assert penstock_command(*words, PENSTOCK_BOOTSTRAP=broker.bootstrap).json()["sent"] == 0
     back = read(spark, broker, name)
-    assert [bytes(row["value"]) for row in back] == [b"five", b"seven"]
+    if [bytes(row["value"]) for row in back] != [b"five", b"seven", b"nine"]:
+        raise DataError(f"not each letter went back once: {back}")
     assert [one["key"] for one in back[0]["headers"]] == ["own", "penstock-redriven"]
 
     file = tmp_path / "repair.py"
@@ -134,8 +144,9 @@ def test_letters_of_the_sdk_go_back_to_their_topics(
     moved = run_dlq(
         spark, broker, topic=dead, send=True, to=other, function=f"{file}:louder", **ledger
     )
-    assert moved.facts["to"] == {other: 3}
-    assert {bytes(row["value"]) for row in read(spark, broker, other)} == {b"FIVE", b"SEVEN", b"?"}
+    assert moved.facts["to"] == {other: 4}
+    values = {bytes(row["value"]) for row in read(spark, broker, other)}
+    assert values == {b"FIVE", b"SEVEN", b"NINE", b"?"}
 
 
 def test_letters_are_chosen_by_their_text_too(

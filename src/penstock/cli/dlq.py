@@ -1,7 +1,6 @@
 """`penstock dlq`: dead letters listed, shown, and sent back to where they came from."""
 
 from argparse import ArgumentParser, Namespace
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -31,9 +30,14 @@ from penstock.model.ids import TopicPartition
 if TYPE_CHECKING:
     from penstock.sdk.letters import Letters, Redriven
     from penstock.sdk.message import Message
+    from penstock.sdk.redrive_ledger import Entries
 
 _SUFFIXES: Final = (".dlq", ".DLQ", "-dlq", "_dlq", ".DLT", "-dlt")
 _SHOWN_VALUE: Final = 60
+_START_S: Final = 60.0
+_LEDGER: Final = (
+    "penstock-dlq-ledger"  # as in sdk.redrive_ledger, which loads only when it is needed
+)
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -58,6 +62,7 @@ def configure(parser: ArgumentParser) -> None:
         "penstock dlq list",
         "penstock dlq list orders.dlq -n 20",
     )
+    _add_ledger(listing)
     listing.add_argument("topic", metavar="TOPIC", nargs="?")
     listing.add_argument("-n", "--count", type=count, metavar="N", help="only the first so many")
     show = add(
@@ -67,6 +72,7 @@ def configure(parser: ArgumentParser) -> None:
         "penstock dlq show orders.dlq -n 1",
         "penstock dlq show orders.dlq --partition 0 --offset 17 --json",
     )
+    _add_ledger(show)
     show.add_argument("topic", metavar="TOPIC")
     show.add_argument("-n", "--count", type=count, metavar="N", help="only the first so many")
     show.add_argument("--partition", type=non_negative, metavar="N", help="only of this partition")
@@ -83,7 +89,17 @@ def configure(parser: ArgumentParser) -> None:
     )
 
 
+def _add_ledger(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--ledger",
+        metavar="TOPIC",
+        default=_LEDGER,
+        help=f"topic that remembers what was sent back; penstock pipeline dlq uses it too (default {_LEDGER})",
+    )
+
+
 def _configure_redrive(parser: ArgumentParser) -> None:
+    _add_ledger(parser)
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument("-n", "--count", type=count, metavar="N", help="at most so many")
     parser.add_argument("--to", metavar="TOPIC", help="another topic than the one it came from")
@@ -97,7 +113,6 @@ def _configure_redrive(parser: ArgumentParser) -> None:
 def _letters(
     arguments: Namespace,
     *,
-    skip_redriven: bool = False,
     partition: int | None = None,
     offset: int | None = None,
 ) -> "Iterator[Letters]":
@@ -108,10 +123,9 @@ def _letters(
         with Letters(
             arguments.bootstrap,
             arguments.topic,
-            skip_redriven=skip_redriven,
             partition=partition,
             offset=offset,
-            librdkafka={"client.id": CLIENT_ID, **dict(arguments.properties)},
+            librdkafka=_properties(arguments),
         ) as letters:
             yield letters
     except ConfigurationError as error:
@@ -120,13 +134,26 @@ def _letters(
         raise ClientError(str(error), ErrorCode.UNKNOWN_SERVER_ERROR) from None
 
 
+def _properties(arguments: Namespace) -> dict[str, Any]:
+    given = {"client.id": CLIENT_ID, **dict(arguments.properties)}
+    return {"bootstrap.servers": arguments.bootstrap, **given}
+
+
+def _known(arguments: Namespace) -> "Entries":
+    """What the ledger says was sent back."""
+    from penstock.sdk.redrive_ledger import read_entries
+
+    return read_entries(_properties(arguments), arguments.ledger)
+
+
 def _list(arguments: Namespace) -> None:
     output = Output(as_json=arguments.json)
     if arguments.topic is None:
         _list_topics(arguments, output)
         return
     with _letters(arguments) as letters:
-        described = [_described(message, letters) for message in islice(letters, arguments.count)]
+        known = _known(arguments)
+        described = [_described(message, known) for message in islice(letters, arguments.count)]
     if output.as_json:
         output.document(described)
         return
@@ -186,9 +213,10 @@ def _show(arguments: Namespace) -> None:
     output = Output(as_json=arguments.json)
     shown = 0
     with _letters(arguments, partition=arguments.partition, offset=arguments.offset) as letters:
+        known = _known(arguments)
         chosen = (one for one in letters if arguments.offset in (None, one.offset))
         for message in islice(chosen, arguments.count):
-            _show_one(message, _described(message, letters), output)
+            _show_one(message, _described(message, known), output)
             shown += 1
     if not shown and arguments.offset is not None:
         raise ClientError(
@@ -231,26 +259,37 @@ def _show_one(message: "Message", described: dict[str, Any], output: Output) -> 
 
 
 def _redrive(arguments: Namespace) -> None:
+    """The order matters: other runs are shut out first, and only then the ledger is read."""
     from penstock.sdk import letters as sdk
+    from penstock.sdk import redrive_ledger
     from penstock.sdk.producer import Producer
 
-    with _letters(arguments, skip_redriven=not arguments.again) as letters:
+    what: dict[str, Any] = {"to": arguments.to, "limit": arguments.count}
+    with _letters(arguments) as letters:
         if arguments.dry_run:
-            chosen = islice(letters, arguments.count)
-            done = sdk.counted(chosen, arguments.to, sdk.Redriven(Counter(), 0))
-        else:
-            with Producer(
-                arguments.bootstrap,
-                transactional_id=letters.group_id,
-                client_id=CLIENT_ID,
-                split_large=True,
-                librdkafka={"log_level": 0, **dict(arguments.properties)},
-            ) as producer:
-                done = sdk.redrive(letters, producer, to=arguments.to, limit=arguments.count)
-        _report(arguments, done, skipped=letters.skipped)
+            _report(arguments, sdk.counted(letters, _known_unless_again(arguments), **what))
+            return
+        redrive_ledger.ensure_ledger(_properties(arguments), arguments.ledger)
+        with Producer(
+            arguments.bootstrap,
+            transactional_id=redrive_ledger.transactional_id(arguments.ledger),
+            client_id=CLIENT_ID,
+            split_large=True,
+            librdkafka={"log_level": 0, **dict(arguments.properties)},
+        ) as producer:
+            producer.ensure_transactions(_START_S)
+            known = _known_unless_again(arguments)
+            done = sdk.redrive(letters, producer, arguments.ledger, known, **what)
+        _report(arguments, done)
 
 
-def _report(arguments: Namespace, done: "Redriven", *, skipped: int) -> None:
+def _known_unless_again(arguments: Namespace) -> "Entries":
+    from penstock.sdk.redrive_ledger import Entries
+
+    return Entries() if arguments.again else _known(arguments)
+
+
+def _report(arguments: Namespace, done: "Redriven") -> None:
     output = Output(as_json=arguments.json)
     sent = done.sent.total()
     if output.as_json:
@@ -260,7 +299,7 @@ def _report(arguments: Namespace, done: "Redriven", *, skipped: int) -> None:
                 "sent": sent,
                 "to": dict(done.sent),
                 "passed_over": done.passed_over,
-                "sent_before": skipped,
+                "sent_before": done.sent_before,
                 "dry_run": arguments.dry_run,
             }
         )
@@ -272,11 +311,13 @@ def _report(arguments: Namespace, done: "Redriven", *, skipped: int) -> None:
     )
     if done.passed_over:
         note(f"passed over {counted(done.passed_over, 'message')} without an origin: give --to")
-    if skipped:
-        note(f"left out {counted(skipped, 'letter')} sent back before: give --again to send again")
+    if done.sent_before:
+        note(
+            f"left out {counted(done.sent_before, 'letter')} sent back before: give --again to send again"
+        )
 
 
-def _described(message: "Message", letters: "Letters") -> dict[str, Any]:
+def _described(message: "Message", known: "Entries") -> dict[str, Any]:
     from penstock.sdk import dead_letters
 
     letter = dead_letters.read(message.headers)
@@ -290,7 +331,7 @@ def _described(message: "Message", letters: "Letters") -> dict[str, Any]:
         "group": letter.group,
         "failed_at_ms": letter.failed_at_ms,
         "redriven": letter.redriven,
-        "sent_back": letters.is_redriven(message),
+        "sent_back": known.has_any(message, letter),
     }
 
 

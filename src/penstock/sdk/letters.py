@@ -1,8 +1,9 @@
 """A dead-letter topic, read from its first letter to its last as of now, and sent back where they came from.
 
-What was sent back is remembered as the offsets of a group of that topic, in one transaction with the sending.
+Which letters went back is written to a ledger, in the transactions that send them: see `redrive_ledger`.
 """
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
@@ -14,6 +15,7 @@ from penstock.sdk.errors import UnknownTopic
 from penstock.sdk.librdkafka import connect, errors_of
 from penstock.sdk.message import Message, Place
 from penstock.sdk.producer import Producer
+from penstock.sdk.redrive_ledger import Entries, entry_of, entry_value
 from penstock.sdk.shelf import Shelf
 
 _TIMEOUT_S: Final = 30.0
@@ -22,19 +24,13 @@ _AT_ONCE: Final = 500
 
 
 class Letters:
-    """Iterate for the letters that are there now, of one partition and up to one offset if these are given.
-
-    `redriven` says up to where they were sent back before; `skipped`, how many offsets were left out for that.
-    """
-
-    auto_commits: bool = False
+    """Iterate for the letters that are there now, of one partition and up to one offset if these are given."""
 
     def __init__(
         self,
         bootstrap: str,
         topic: str,
         *,
-        skip_redriven: bool = False,
         partition: int | None = None,
         offset: int | None = None,
         librdkafka: Mapping[str, Any] | None = None,
@@ -43,14 +39,13 @@ class Letters:
         from confluent_kafka import KafkaError
 
         self.topic: Final = topic
-        self.group_id: Final = f"penstock-dlq.{topic}"
         self._shelf = Shelf((None, None), self._on_event)
         self._eof: int = KafkaError._PARTITION_EOF
         self._client = connect(
             Client,
             {
                 "bootstrap.servers": bootstrap,
-                "group.id": self.group_id,
+                "group.id": "penstock-dlq",  # librdkafka wants one; it is not used
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "enable.partition.eof": True,
@@ -60,14 +55,12 @@ class Letters:
                 **(librdkafka or {}),
             },
         )
-        self.redriven: dict[Place, int] = {}
-        self.skipped = 0
         self._ends: dict[Place, int] = {}
         self._last = (
             None if offset is None else offset + 1
         )  # a split letter begins before its offset
         with errors_of(f"topic {topic!r}"):
-            self._assign(skip_redriven, partition)
+            self._assign(partition)
 
     def __enter__(self) -> Self:
         return self
@@ -79,10 +72,6 @@ class Letters:
         trace: TracebackType | None,
     ) -> None:
         self._client.close()
-
-    @property
-    def client(self) -> Any:
-        return self._client
 
     def __iter__(self) -> Iterator[Message]:
         while True:
@@ -96,21 +85,7 @@ class Letters:
             fetched = self._client.consume(_AT_ONCE, _POLL_S)
             self._shelf.put([raw for raw in fetched if self._is_in_time(raw)], note_origins=False)
 
-    def handed_out(self) -> list[Any]:
-        from confluent_kafka import TopicPartition
-
-        return [TopicPartition(*place, end) for place, end in self._shelf.handed_out().items()]
-
-    def committed_elsewhere(self) -> None:
-        """The transaction holds them: nothing else is to be done."""
-
-    def rewind(self) -> None:
-        """Nothing is read again: the next run begins where the last transaction ended."""
-
-    def is_redriven(self, message: Message) -> bool:
-        return message.offset < self.redriven.get(message.place, 0)
-
-    def _assign(self, skip_redriven: bool, partition: int | None) -> None:
+    def _assign(self, partition: int | None) -> None:
         from confluent_kafka import TopicPartition
 
         found = self._client.list_topics(self.topic, _TIMEOUT_S).topics[self.topic]
@@ -125,15 +100,12 @@ class Letters:
                 remedy=f"it has 0 to {len(found.partitions) - 1}",
             )
         partitions = [TopicPartition(self.topic, index) for index in wanted]
-        for one in self._client.committed(partitions, _TIMEOUT_S):
-            self.redriven[(one.topic, one.partition)] = max(0, one.offset)
         for one in partitions:
             place = (one.topic, one.partition)
             low, high = self._client.get_watermark_offsets(one, _TIMEOUT_S)
             if self._last is not None:
                 high = min(high, self._last)
-            one.offset = max(low, self.redriven[place] if skip_redriven else 0)
-            self.skipped += one.offset - low
+            one.offset = low
             if one.offset < high:
                 self._ends[place] = high
         self._client.assign([one for one in partitions if (one.topic, one.partition) in self._ends])
@@ -161,47 +133,77 @@ class Letters:
 
 
 class Redriven(NamedTuple):
-    """How many letters went to each topic, and how many messages were passed over because they are no letters."""
+    """How many letters went to each topic, and how many messages did not go."""
 
     sent: Counter[str]
-    passed_over: int
+    passed_over: int  # they are no letters
+    sent_before: int
+
+
+class Selection:
+    """Iterate for the letters that are to be sent, with their targets and the keys of their entries; count the others.
+
+    A record that was put aside several times is one letter. What is no dead letter is passed over, unless `to` says
+    where it belongs.
+    """
+
+    def __init__(self, messages: Iterable[Message], known: Entries, to: str | None) -> None:
+        self._messages = messages
+        self._known = known
+        self._to = to
+        self.passed_over = 0
+        self.sent_before = 0
+
+    def __iter__(self) -> Iterator[tuple[Message, str, str]]:
+        for message in self._messages:
+            letter = dead_letters.read(message.headers)
+            target = self._to or letter.topic
+            if target is None:
+                self.passed_over += 1
+                continue
+            key = entry_of(message, letter, target)
+            if key in self._known:
+                self.sent_before += 1
+                continue
+            self._known.add(key)
+            yield message, target, key
+
+    def told(self, sent: Counter[str]) -> Redriven:
+        return Redriven(sent, self.passed_over, self.sent_before)
 
 
 def redrive(
-    letters: Letters, producer: Producer, *, to: str | None = None, limit: int | None = None
+    letters: Iterable[Message],
+    producer: Producer,
+    ledger: str,
+    known: Entries,
+    *,
+    to: str | None = None,
+    limit: int | None = None,
 ) -> Redriven:
-    """Sends letters back to the topics they came from (or to `to`), each exactly once.
+    """Send letters back to the topics they came from (or to `to`), each exactly once.
 
-    What is no dead letter is passed over, unless `to` says where it belongs.
+    `known`: what the ledger says, read after the transactions of `producer` were initialized. Empty to send all again.
     """
-    done = Redriven(Counter(), 0)
-    source = iter(letters)
-    while limit is None or done.sent.total() < limit:
-        room = _AT_ONCE if limit is None else min(_AT_ONCE, limit - done.sent.total())
-        batch = list(islice(source, room))
-        if not batch:
-            break
-        for target in {target for _, target in targets(batch, to)}:
+    selection, sent = Selection(letters, known, to), Counter[str]()
+    chosen = islice(selection, limit)
+    while batch := list(islice(chosen, _AT_ONCE)):
+        for target in {target for _, target, _ in batch}:
             producer.partition_count(target)  # raises at once where there is no such topic
-        with producer.transaction() as transaction:
-            for message, target in targets(batch, to):
+        now_ms = time.time_ns() // 1_000_000
+        with producer.transaction():
+            for message, target, key in batch:
                 headers = dead_letters.redriven(message.headers)
                 producer.send(target, message.raw_value, message.raw_key, headers)
-            transaction.send_offsets(letters)
-        done = counted(batch, to, done)
-    return done
+                producer.send(ledger, entry_value(now_ms), key.encode())
+        sent.update(target for _, target, _ in batch)
+    return selection.told(sent)
 
 
-def targets(messages: Iterable[Message], to: str | None) -> Iterator[tuple[Message, str]]:
-    """Each letter with the topic it goes to."""
-    for message in messages:
-        target = to or dead_letters.read(message.headers).topic
-        if target is not None:
-            yield message, target
-
-
-def counted(messages: Iterable[Message], to: str | None, before: Redriven) -> Redriven:
-    """What sending these amounts to."""
-    batch = list(messages)
-    sent = Counter(target for _, target in targets(batch, to))
-    return Redriven(before.sent + sent, before.passed_over + len(batch) - sent.total())
+def counted(
+    letters: Iterable[Message], known: Entries, *, to: str | None, limit: int | None
+) -> Redriven:
+    """Return what `redrive` would do."""
+    selection = Selection(letters, known, to)
+    sent = Counter(target for _, target, _ in islice(selection, limit))
+    return selection.told(sent)

@@ -5,7 +5,6 @@ import pytest
 from penstock.spark.errors import JobError
 from penstock.spark.jobs.dlq import DlqOptions, _lines, plan
 from penstock.spark.jobs.dlq_repair import read_repair
-from penstock.spark.jobs.dlq_sending import entry
 
 
 @pytest.mark.parametrize(
@@ -45,11 +44,6 @@ def test_the_time_of_a_letter_is_shown_even_if_no_date_can_say_it(
     times = {"first_ms": timestamp_ms, "last_ms": timestamp_ms}
     facts = {"letters": 1, "source": "s", "kinds": [{**kind, **times}]}
     assert _lines(facts)[1] == f"  1 k: t, {shown} to {shown}"
-
-
-def test_the_same_record_to_another_topic_is_another_entry() -> None:
-    assert entry("a", 0, 1, "a") != entry("a", 0, 1, "b")
-    assert entry("a", 1, 0, "a") != entry("a", 0, 1, "a")
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.client import groups
-from penstock.model.ids import TopicPartition
+from penstock.sdk.redrive_ledger import DEFAULT_LEDGER
 from penstock.spark.errors import JobError
 from penstock.spark.functions import check_files, chosen
 from penstock.spark.job import Job, JobOptions, Kind, Plan, Summary, option
@@ -16,9 +15,8 @@ from penstock.spark.jobs import dlq_repair as repairs
 from penstock.spark.jobs import dlq_sending as sending
 from penstock.spark.jobs.lake_files import is_local, normal, open_files
 from penstock.spark.progress import Progress
-from penstock.spark.survey import ask, find_ranges
+from penstock.spark.survey import find_ranges
 
-_REDRIVE_GROUP: Final = "penstock-dlq."  # of `penstock dlq redrive`
 _FIRST_MS: Final = -62_135_596_800_000  # the years 1 to 9999: what dates can say
 _LAST_MS: Final = 253_402_300_799_999
 
@@ -42,9 +40,9 @@ class DlqOptions(JobOptions):
     )
     again: bool = option("also those that were sent back before", kind=Kind.FLAG)
     ledger: str = option(
-        f"topic that remembers what was sent back (default {sending.DEFAULT_LEDGER})",
+        f"topic that remembers what was sent back (default {DEFAULT_LEDGER})",
         metavar="TOPIC",
-        default=sending.DEFAULT_LEDGER,
+        default=DEFAULT_LEDGER,
     )
     samples: int = option(
         "how many of each kind of error to show (default 3)",
@@ -114,16 +112,14 @@ def run(session: Any, options: DlqOptions, progress: Progress) -> Summary:
 def _read(session: Any, options: DlqOptions) -> Any:
     if options.topic is None:
         _check_table(options.source, session)
-        return letters.read_table(session, options.source)
-    ranges = find_ranges(options.bootstrap, [options.topic], read_committed=True)
-    name = _REDRIVE_GROUP + options.topic
-    committed = ask(options.bootstrap, lambda pool: groups.committed(pool, name))
-    before = {place: at for place, at in committed.items() if place.topic == options.topic}
-    return letters.read_topic(session, options.bootstrap, ranges, _within(before))
-
-
-def _within(offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-    return {place: offset for place, offset in offsets.items() if offset > 0}
+        found = letters.read_table(session, options.source)
+    else:
+        ranges = find_ranges(options.bootstrap, [options.topic], read_committed=True)
+        found = letters.read_topic(session, options.bootstrap, ranges)
+    if not sending.ledger_exists(options.bootstrap, options.ledger):
+        return found
+    entries = sending.sent_entries(session, options.bootstrap, options.ledger)
+    return sending.with_sent(found, entries)
 
 
 def _check_table(place: str, session: Any) -> None:
@@ -169,13 +165,11 @@ def _send(
     from pyspark.sql import functions as F
 
     homeless = F.lit(False) if options.to is not None else ~F.col("has_origin")
-    redriven = F.lit(False) if options.again else F.col("is_sent")
     with progress.tasks(session, "looking which letters go back"):
         passed_over = found.where(homeless & ~F.col("is_part")).count()
         parts = found.where("is_part").count()
         chosen = letters.once(found.where(~homeless & ~F.col("is_part")))
-        before = chosen.where(redriven).count()
-        rows = repairs.repaired(chosen.where(~redriven), repair)
+        rows = repairs.repaired(chosen, repair)
         repairs.check_once(rows)
     with progress.tasks(session, "sending letters back"):
         sent = sending.send_back(
@@ -190,7 +184,7 @@ def _send(
     return {
         "sent": sent.to.total(),
         "to": dict(sorted(sent.to.items())),
-        "sent_before": sent.sent_before + before,
+        "sent_before": sent.sent_before,
         "without_origin": passed_over,
         "parts": parts,
     }

@@ -3,10 +3,8 @@
 topic, partition, offset: where the record was first, by which a letter is known. `kind` is the error without its details.
 """
 
-from collections.abc import Mapping
 from typing import Any, Final
 
-from penstock.model.ids import TopicPartition
 from penstock.sdk import dead_letters, large
 from penstock.spark.jobs.lake_files import for_spark
 from penstock.spark.survey import Ranges
@@ -42,10 +40,8 @@ def read_table(session: Any, place: str) -> Any:
     )
 
 
-def read_topic(
-    session: Any, bootstrap: str, ranges: Ranges, sent_before: Mapping[TopicPartition, int]
-) -> Any:
-    """What consumers put aside. `sent_before`: the offsets up to which `penstock dlq redrive` has sent them back."""
+def read_topic(session: Any, bootstrap: str, ranges: Ranges) -> Any:
+    """What consumers put aside."""
     rows = (
         session.read.format("penstock")
         .options(**ranges.source_options(bootstrap))
@@ -55,10 +51,10 @@ def read_topic(
         .option("kafka.isolation.level", "read_committed")
         .load()
     )
-    return from_sdk(rows, sent_before)
+    return from_sdk(rows)
 
 
-def from_sdk(records: Any, sent_before: Mapping[TopicPartition, int]) -> Any:
+def from_sdk(records: Any) -> Any:
     from pyspark.sql import functions as F
 
     def header(name: str) -> Any:
@@ -71,11 +67,10 @@ def from_sdk(records: Any, sent_before: Mapping[TopicPartition, int]) -> Any:
         header(dead_letters.ORIGIN_PARTITION).try_cast("int"),
         header(dead_letters.ORIGIN_OFFSET).try_cast("bigint"),
     )
-    has_origin = origin[0].isNotNull() & origin[1].isNotNull() & origin[2].isNotNull()
+    has_origin = F.coalesce(
+        origin[0].isNotNull() & (origin[1] >= 0) & (origin[2] >= 0), F.lit(False)
+    )
     kind = F.coalesce(F.nullif(header(dead_letters.ERROR_TYPE), F.lit("")), F.lit("no dead letter"))
-    is_sent = F.lit(False)
-    for (_, partition), end in sent_before.items():
-        is_sent = is_sent | ((F.col("partition") == partition) & (F.col("offset") < end))
     letter = F.concat_ws("", "topic", F.lit("-"), "partition", F.lit("@"), "offset")
     part = F.exists(F.coalesce("headers", F.array()), lambda one: one["key"] == large.PART_HEADER)
 
@@ -92,7 +87,7 @@ def from_sdk(records: Any, sent_before: Mapping[TopicPartition, int]) -> Any:
         letter.alias("letter"),
         has_origin.alias("has_origin"),
         part.alias("is_part"),
-        is_sent.alias("is_sent"),
+        F.lit(False).alias("is_sent"),
     )
 
 

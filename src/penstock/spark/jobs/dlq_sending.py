@@ -7,7 +7,6 @@
 Steps that tests kill at: see STEPS, in their order.
 """
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,13 +21,13 @@ from penstock.model.errors import ErrorCode
 from penstock.sdk import dead_letters
 from penstock.sdk.errors import PenstockError
 from penstock.sdk.producer import Producer
+from penstock.sdk.redrive_ledger import check_policy, entry, entry_value, transactional_id
 from penstock.spark.errors import JobError
 from penstock.spark.jobs.dlq_letters import PLACE
 from penstock.spark.steps import reached
 from penstock.spark.survey import ask, find_ranges
 
 STEPS: Final = ("dlq:fenced", "dlq:read", "dlq:sent", "dlq:committed")
-DEFAULT_LEDGER: Final = "penstock-dlq-ledger"
 _AT_ONCE: Final = 500
 _START_S: Final = 60.0
 
@@ -46,15 +45,6 @@ class Outgoing(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
-
-
-def entry(topic: str, partition: int, offset: int, target: str) -> str:
-    """What the ledger calls a letter that went to `target`; Spark makes the same of its columns.
-
-    >>> entry("orders", 0, 17, "orders")
-    'orders/0/17/orders'
-    """
-    return f"{topic}/{partition}/{offset}/{target}"
 
 
 def send_back(
@@ -75,7 +65,7 @@ def send_back(
         _errors(),
         Producer(
             bootstrap,
-            transactional_id=f"penstock-dlq.{ledger}",
+            transactional_id=transactional_id(ledger),
             client_id="penstock-pipeline",
             librdkafka={"log_level": 0},
         ) as producer,
@@ -120,7 +110,7 @@ def _send_batch(producer: Producer, batch: Sequence[Outgoing], ledger: str) -> N
             letter.target, letter.value, letter.key, dead_letters.redriven(letter.headers)
         )
         name = entry(letter.topic, letter.partition, letter.offset, letter.target)
-        producer.send(ledger, json.dumps({"sent_at_ms": now_ms}).encode(), name.encode())
+        producer.send(ledger, entry_value(now_ms), name.encode())
 
 
 def _outgoing(row: Any) -> Outgoing:
@@ -152,7 +142,9 @@ def check_topics(bootstrap: str, topics: Sequence[str]) -> None:
 
 
 def ensure_ledger(bootstrap: str, ledger: str) -> None:
-    async def question(pool: Pool) -> None:
+    """Create the topic if it does not exist. JobError: it exists, and is not only compacted."""
+
+    async def question(pool: Pool) -> str:
         try:
             await admin.create_topic(
                 pool, ledger, partitions=1, settings={"cleanup.policy": "compact"}
@@ -160,8 +152,19 @@ def ensure_ledger(bootstrap: str, ledger: str) -> None:
         except ClientError as error:
             if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
+        settings = {row.name: row.value for row in await admin.topic_configs(pool, ledger)}
+        return settings.get("cleanup.policy") or ""
 
-    ask(bootstrap, question)
+    with _errors():
+        check_policy(ledger, ask(bootstrap, question))
+
+
+def ledger_exists(bootstrap: str, ledger: str) -> bool:
+    async def question(pool: Pool) -> bool:
+        (topic,) = (await pool.metadata([ledger])).topics
+        return topic.error_code == ErrorCode.NONE
+
+    return ask(bootstrap, question)
 
 
 def sent_entries(session: Any, bootstrap: str, ledger: str) -> Any:
@@ -176,3 +179,15 @@ def sent_entries(session: Any, bootstrap: str, ledger: str) -> Any:
         .selectExpr("cast(key as string) as entry")
         .distinct()
     )
+
+
+def with_sent(letters: Any, entries: Any) -> Any:
+    """DataFrame -> DataFrame: a column `is_sent` says whether a letter went to any topic."""
+    from pyspark.sql import functions as F
+
+    sent = entries.select(
+        F.regexp_replace("entry", "/[^/]*$", "").alias("sent_letter"), F.lit(True).alias("is_sent")
+    ).distinct()
+    place = F.concat_ws("/", *PLACE)
+    joined = letters.drop("is_sent").join(sent, place == F.col("sent_letter"), "left")
+    return joined.drop("sent_letter").withColumn("is_sent", F.coalesce("is_sent", F.lit(False)))
