@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from penstock.spark.errors import JobError
-from penstock.spark.jobs import lake_batches
+from penstock.spark.jobs import lake as lake_job
+from penstock.spark.jobs import lake_batches, replay_table
 from tests.spark.lakes import Lake, places
 from tests.spark.topics import Create, Sent, numbered, produce
 from tests.support.server import Server
@@ -70,28 +71,59 @@ def _crash_once(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
 
 
 STEPS = ("lake:manifest", "lake:renamed", "lake:table")
+DATES = {  # of folders, by times that producers may give
+    1_700_000_000_000: "2023-11-14",
+    -70_000_000_000_000: "0001-01-01",
+    -62_135_596_800_001: "0001-01-01",
+    -62_135_596_800_000: "0001-01-01",
+    253_402_300_799_999: "9999-12-31",
+    253_402_300_800_000: "9999-12-31",
+    9_000_000_000_000_000: "9999-12-31",
+}
+ANY_TIME = {"retention_ms": -1, "message_timestamp_after_max_ms": 1 << 62}
+
+
+def produce_strange_times(broker: Server, topic: str) -> None:
+    """Records with times that no date can say, in one batch behind one with a usual time."""
+    sent = [Sent(b"k", b"v", timestamp_ms=at) for at in DATES]
+    produce(broker, topic, sent, linger_ms=500)
+
+
+def test_date_of_a_folder_is_one_that_readers_know(spark: Any) -> None:
+    rows = spark.createDataFrame([(at,) for at in [*DATES, None]], "at bigint")
+    timed = rows.selectExpr("at", "timestamp_millis(at) as timestamp", "'t' as topic")
+    lake_rows = lake_job.place(timed, ("topic", "date"))
+    replay_rows = replay_table._by_day(timed, ("topic", "date"))
+    for placed in (lake_rows, replay_rows):
+        found = [(row["at"], row["date"]) for row in placed.select("at", "date").collect()]
+        assert found == [*DATES.items(), (None, None)]
 
 
 def test_a_delta_table_has_every_record_once(
     lake: Lake, broker: Server, topic: Create, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deltalake = pytest.importorskip("deltalake")
-    name = topic("delta", partitions=2, retention_ms=-1)
+    name = topic("delta", partitions=2, **ANY_TIME)
     for step in STEPS:
         produce(broker, name, numbered(20, partitions=2))
         _crash_once(monkeypatch, step)
         with pytest.raises((JobError, RuntimeError), match="killed at"):
             lake.run(name, format="delta")
+    produce_strange_times(broker, name)
+    expected = Counter((name, p, o) for p in range(2) for o in range(30))
+    expected += Counter((name, 0, 30 + n) for n in range(len(DATES)))
     assert lake.run(name, format="delta").facts["format"] == "delta"
     table = deltalake.DeltaTable(str(lake.table))
     assert table.metadata().partition_columns == ["topic", "date"]
-    rows = table.to_pyarrow_table(columns=["topic", "partition", "offset"]).to_pylist()
-    assert places(rows) == {(name, p, o): 1 for p in range(2) for o in range(30)}
+    rows = table.to_pyarrow_table(columns=["topic", "partition", "offset", "date"]).to_pylist()
+    assert places(rows) == expected
+    strange = {row["offset"]: str(row["date"]) for row in rows if row["offset"] >= 30}
+    assert strange == dict(enumerate(DATES.values(), 30))
     compacted = lake.run(name, format="delta", compact_only=True).facts["compacted"]
     assert compacted["after"] < compacted["before"]
     table = deltalake.DeltaTable(str(lake.table))
     rows = table.to_pyarrow_table(columns=["topic", "partition", "offset"]).to_pylist()
-    assert places(rows) == {(name, p, o): 1 for p in range(2) for o in range(30)}
+    assert places(rows) == expected
 
 
 def test_an_iceberg_table_has_every_record_once(
@@ -101,7 +133,7 @@ def test_an_iceberg_table_has_every_record_once(
     pytest.importorskip("sqlalchemy")
     from pyiceberg.catalog import load_catalog
 
-    name = topic("iceberg", partitions=2, retention_ms=-1)
+    name = topic("iceberg", partitions=2, **ANY_TIME)
     properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"}
     how = {
         "format": "iceberg",
@@ -114,8 +146,12 @@ def test_an_iceberg_table_has_every_record_once(
         _crash_once(monkeypatch, step)
         with pytest.raises((JobError, RuntimeError), match="killed at"):
             lake.run(name, **how)
+    produce_strange_times(broker, name)
     lake.run(name, **how)
     table = load_catalog("test", **properties).load_table("shop.orders")
+    assert not [key for key in table.properties if key.startswith("write.metadata.metrics")]
     rows = table.scan(selected_fields=("topic", "partition", "offset")).to_arrow().to_pylist()
-    found = Counter((row["topic"], row["partition"], row["offset"]) for row in rows)
-    assert found == {(name, p, o): 1 for p in range(2) for o in range(30)}
+    expected = Counter((name, p, o) for p in range(2) for o in range(30))
+    assert places(rows) == expected + Counter((name, 0, 30 + n) for n in range(len(DATES)))
+    some = table.scan(row_filter="offset >= 30").to_arrow()
+    assert sorted(some.column("offset").to_pylist()) == list(range(30, 30 + len(DATES)))

@@ -35,6 +35,7 @@ from penstock.spark.jobs.lake_tables import (
     check_installed,
 )
 from penstock.spark.jobs.lake_unknown import listed
+from penstock.spark.jobs.record_times import folder_date
 from penstock.spark.jobs.topic_ids import find_ids
 from penstock.spark.progress import FIRST_BATCH, Meter, Progress
 from penstock.spark.streams import see_through
@@ -367,7 +368,7 @@ def place(rows: Any, folders: tuple[str, ...]) -> Any:
     from pyspark.sql import functions as F
 
     values = {
-        "date": F.date_format("timestamp", "yyyy-MM-dd"),
+        "date": folder_date(),
         "hour": F.date_format("timestamp", "HH"),
         "topic": F.col("topic"),
     }

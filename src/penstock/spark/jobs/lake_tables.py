@@ -16,6 +16,7 @@ from penstock.spark.jobs.lake_layout import Layout
 from penstock.spark.jobs.lake_manifest import DataFile, Manifest, Table
 
 PACKAGES: Final = {"delta": "deltalake", "iceberg": "pyiceberg"}
+_METRICS: Final = "write.metadata.metrics.default"
 _TIMES: Final = {"none": (), "day": ("date",), "hour": ("date", "hour")}
 _ICEBERG_TIMES: Final = {"none": (), "day": ("by_date",), "hour": ("by_date", "by_hour")}
 
@@ -149,12 +150,14 @@ class Iceberg:
         table = self._table(paths[0])
         if int(table.properties.get(mark, -1)) >= manifest.number:
             return
-        with table.transaction() as transaction:
-            transaction.set_properties({mark: number})
-            transaction.add_files(
-                [f"file://{path}" if is_local(path) else path for path in paths],
-                snapshot_properties={mark: number},
-            )
+        urls = [f"file://{path}" if is_local(path) else path for path in paths]
+        try:
+            _add_files(table, urls, {mark: number}, has_bounds=True)
+        except (
+            OverflowError,
+            ValueError,
+        ):  # a time that Python's dates do not know, or another error
+            _add_files(table, urls, {mark: number}, has_bounds=False)
 
     def compact(self, small_bytes: int) -> tuple[int, int]:  # noqa: ARG002  # others look at it
         return 0, 0  # nothing: see compacts_itself
@@ -167,6 +170,26 @@ class Iceberg:
             _arrow_schema(self._session, path),
             location=f"file://{place}" if is_local(place) else place,
         )
+
+
+def _add_files(
+    table: Any, urls: Sequence[str], marks: Mapping[str, str], *, has_bounds: bool
+) -> None:
+    """Add files to an Iceberg table, with or without the lowest and highest value of each column.
+
+    pyiceberg computes these bounds as Python's datetimes, which end at the year 9999. Readers that skip files by their
+    bounds read a file without bounds.
+    """
+    before = table.properties.get(_METRICS)
+    with table.transaction() as transaction:
+        transaction.set_properties(marks if has_bounds else {**marks, _METRICS: "counts"})
+        transaction.add_files(list(urls), snapshot_properties=dict(marks))
+        if has_bounds:
+            return
+        if before is None:
+            transaction.remove_properties(_METRICS)
+        else:
+            transaction.set_properties({_METRICS: before})
 
 
 def folder_values(path: str) -> dict[str, str | None]:

@@ -10,7 +10,7 @@ from penstock.spark.jobs.lake_files import open_files
 from penstock.spark.jobs.lake_layout import REPLAY, Layout, default_dead_letters
 from penstock.spark.jobs.lake_manifest import Manifest
 from penstock.spark.jobs.lake_owner import RANGE, sign_as_replay
-from penstock.spark.jobs.record_times import times_of
+from penstock.spark.jobs.record_times import folder_date, times_of
 from penstock.spark.jobs.replay_range import Decided, Piece, kept
 from penstock.spark.offsets import from_json, to_json
 
@@ -73,10 +73,8 @@ class Table:
 
 
 def _by_day(rows: Any, folders: tuple[str, ...]) -> Any:
-    from pyspark.sql import functions as F
-
     assert folders == _FOLDERS
-    return rows.withColumn("date", F.date_format("timestamp", "yyyy-MM-dd"))
+    return rows.withColumn("date", folder_date())
 
 
 def _nothing(manifest: Manifest) -> None:
