@@ -8,6 +8,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
+from penstock.client.errors import ClientError
 from penstock.spark.errors import JobError
 from penstock.spark.job import Summary, explained
 from penstock.spark.jobs import replay
@@ -28,12 +29,12 @@ class Replay:
         self.spark = spark
         self.broker = broker
 
-    def options(self, topic: str, **options: Any) -> replay.ReplayOptions:
-        return replay.ReplayOptions(bootstrap=self.broker.bootstrap, topics=(topic,), **options)
+    def options(self, *topics: str, **options: Any) -> replay.ReplayOptions:
+        return replay.ReplayOptions(bootstrap=self.broker.bootstrap, topics=topics, **options)
 
-    def run(self, topic: str, **options: Any) -> Summary:
+    def run(self, *topics: str, **options: Any) -> Summary:
         with explained():
-            return replay.run(self.spark, self.options(topic, **options), Progress())
+            return replay.run(self.spark, self.options(*topics, **options), Progress())
 
 
 @pytest.fixture
@@ -183,6 +184,30 @@ def test_a_table_has_each_record_once_however_often_it_is_replayed(
     assert {row["value"] for row in rows} == {b"value %d" % n for n in range(10, 50)}
     with pytest.raises(JobError, match="begun with other topics"):
         job.run(source, where="offset > 3", **options)
+
+
+def test_topic_that_was_deleted_between_two_runs_stops_the_replay(
+    job: Replay, topic: Create, tmp_path: Path
+) -> None:
+    kept, gone = topic("kept", retention_ms=-1), topic("gone", retention_ms=-1)
+    to_topic = {"to": topic("again", retention_ms=-1), "id": gone}
+    to_table = {"table": str(tmp_path / "table"), "id": gone}
+    for name in (kept, gone):
+        produce(job.broker, name, numbered(5))
+    for how in (to_topic, to_table):
+        assert job.run(kept, gone, **how).facts["records"] == 10
+    job.broker.delete_topic(gone)
+    for how in (to_topic, to_table):
+        with pytest.raises(ClientError, match=f"{gone}.* does not exist"):
+            job.run(kept, gone, **how)
+    job.broker.create_topic(gone, retention_ms=-1)
+    produce(job.broker, gone, numbered(5))
+    for how, said in (
+        (to_topic, f"the replay has 2: '{gone}' was deleted since the replay began"),
+        (to_table, f"topic '{gone}' was deleted and created again since this replay began"),
+    ):
+        with pytest.raises(JobError, match=said):
+            job.run(kept, gone, **how)
 
 
 def test_the_table_of_a_lake_job_is_refused_and_stays_as_it_was(

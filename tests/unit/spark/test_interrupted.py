@@ -338,6 +338,7 @@ def test_a_replay_into_a_topic_ends_in_the_middle_of_a_chunk(
     for name in ("check_confs", "_records", "with_coordinates"):
         monkeypatch.setattr(replay, name, lambda *_, **__: None)
     monkeypatch.setattr(replay, "_ranges", lambda _: RANGES)
+    monkeypatch.setattr(replay, "find_ids", lambda *_: {"t": "id"})
     monkeypatch.setattr(replay, "find_target", lambda _: Target("u", 1))
     monkeypatch.setattr(replay, "Transactions", lambda *_, **__: transactions)
     options = ReplayOptions(topics=("t",), id="one", to="u")
@@ -350,6 +351,7 @@ def test_a_replay_into_a_table_ends_in_the_middle_of_a_chunk(
 ) -> None:
     session = Context()
     monkeypatch.setattr(replay, "_ranges", lambda _: RANGES)
+    monkeypatch.setattr(replay, "find_ids", lambda *_: {"t": "id"})
     monkeypatch.setattr("penstock.spark.jobs.replay_table.Table.take", session.work)
     options = ReplayOptions(topics=("t",), id="one", table=str(tmp_path / "table"))
     with pytest.raises(KeyboardInterrupt):

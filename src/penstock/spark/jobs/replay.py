@@ -20,12 +20,14 @@ from penstock.spark.jobs.record_times import Times, of_times
 from penstock.spark.jobs.replay_range import (
     Decided,
     Piece,
+    check_ids,
     decided,
     from_marks,
     mark,
     parse_piece,
 )
 from penstock.spark.jobs.replay_table import Table
+from penstock.spark.jobs.topic_ids import Ids, find_ids
 from penstock.spark.jobs.transform import find_target
 from penstock.spark.jobs.transform_query import with_texts
 from penstock.spark.outgoing import Target
@@ -128,7 +130,7 @@ def confs(options: ReplayOptions) -> Mapping[str, str]:
 def plan(options: ReplayOptions) -> Plan:
     """Asks the brokers, and looks at a table of this machine; no Spark."""
     ranges = _ranges(options)
-    what = _decided(options, ranges)
+    what = _decided(options, ranges, {})
     where = _destination(options)
     if options.to is not None:
         target = find_target(options)
@@ -172,9 +174,10 @@ def _ranges(options: ReplayOptions) -> Ranges:
     )
 
 
-def _decided(options: ReplayOptions, ranges: Ranges) -> Decided:
+def _decided(options: ReplayOptions, ranges: Ranges, ids: Ids) -> Decided:
     """By this run, if it is the first."""
-    return decided(options.wish, ranges, options.pieces, Times(options.since, options.until))
+    times = Times(options.since, options.until)
+    return decided(options.wish, ranges, options.pieces, times, ids)
 
 
 def _chooses(options: ReplayOptions) -> bool:
@@ -205,9 +208,10 @@ class Done:
 
 
 def run(session: Any, options: ReplayOptions, progress: Progress) -> Summary:
-    started_s, ranges = time.monotonic(), _ranges(options)
+    started_s, ids = time.monotonic(), find_ids(options.bootstrap, sorted(set(options.topics)))
+    ranges = _ranges(options)
     write = _to_topic if options.to is not None else _to_table
-    done = write(session, options, ranges, progress)
+    done = write(session, options, ranges, ids, progress)
     seconds, what = time.monotonic() - started_s, done.what
     facts = {
         **_facts(options, ranges),
@@ -230,7 +234,9 @@ def run(session: Any, options: ReplayOptions, progress: Progress) -> Summary:
     return Summary(facts, lines)
 
 
-def _to_topic(session: Any, options: ReplayOptions, ranges: Ranges, progress: Progress) -> Done:
+def _to_topic(
+    session: Any, options: ReplayOptions, ranges: Ranges, ids: Ids, progress: Progress
+) -> Done:
     check_confs(session)
     target = find_target(options)
     keeps = _keeps(options, target, ranges)
@@ -243,8 +249,9 @@ def _to_topic(session: Any, options: ReplayOptions, ranges: Ranges, progress: Pr
     done: Done | None = None
     while True:
         committed = transactions.begin()
-        what = from_marks(committed, options.group, options.pieces) or _decided(options, ranges)
-        _check_same(options, what.wish)
+        before = from_marks(committed, options.group, options.topics, options.pieces)
+        what = before or _decided(options, ranges, ids)
+        _check_same(options, what, ids)
         at = {**what.first, **{place: row.offset for place, row in committed.items()}}
         done = done or Done(what, before=what.done(at))
         start, end = what.next_chunk(at, options.batch_records)
@@ -262,23 +269,26 @@ def _so_far(what: Decided, at: Mapping[TopicPartition, int]) -> str:
     return f"{what.done(at):,} of {what.offsets:,} offsets"
 
 
-def _check_same(options: ReplayOptions, wish: str) -> None:
-    if wish != options.wish:
+def _check_same(options: ReplayOptions, what: Decided, ids: Ids) -> None:
+    if what.wish != options.wish:
         raise JobError(
             f"replay {options.id!r} was begun with other topics, another target, --offsets or --where; "
             "give what it had, or another --id"
         )
+    check_ids(what, ids)
 
 
-def _to_table(session: Any, options: ReplayOptions, ranges: Ranges, progress: Progress) -> Done:
+def _to_table(
+    session: Any, options: ReplayOptions, ranges: Ranges, ids: Ids, progress: Progress
+) -> Done:
     table = Table(session, normal(options.table or ""), options.id)
     what, most = table.decide(
-        _decided(options, ranges),
+        _decided(options, ranges, ids),
         options.pieces,
         cluster_id=ranges.cluster_id,
         most=options.batch_records,
     )
-    _check_same(options, what.wish)
+    _check_same(options, what, ids)
     done, at = Done(what), dict(what.first)
     for number in range(what.offsets):
         start, end = what.next_chunk(at, most)

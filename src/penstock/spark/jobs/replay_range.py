@@ -67,6 +67,7 @@ class Decided(NamedTuple):
     wish: str  # a digest of what was asked for
     pieces: tuple[Piece, ...]  # in order, apart from each other, none of them empty
     times: Times = ALWAYS  # offsets cannot tell them: times of records need not rise
+    topic_ids: tuple[tuple[str, str], ...] = ()  # by name; none of topics of brokers that give none
 
     @property
     def first(self) -> Offsets:
@@ -97,48 +98,100 @@ class Decided(NamedTuple):
 
 
 def decided(
-    wish: str, ranges: Ranges, asked: Sequence[Piece] = (), times: Times = ALWAYS
+    wish: str,
+    ranges: Ranges,
+    asked: Sequence[Piece] = (),
+    times: Times = ALWAYS,
+    topic_ids: Mapping[str, str] | None = None,
 ) -> Decided:
     """All that there is, or the pieces that were asked for; partitions of which there is nothing are left out."""
     check_held(ranges, asked)
     whole = [Piece(p, first, ranges.after[p]) for p, first in ranges.first.items()]
     some = [piece for piece in whole if piece.first < piece.after]
-    return Decided(wish, merged(asked or some), times)
+    return Decided(wish, merged(asked or some), times, _pairs(topic_ids or {}))
+
+
+def _pairs(topic_ids: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(topic_ids.items()))
+
+
+def check_ids(what: Decided, ids: Mapping[str, str]) -> None:
+    """Raise JobError if a topic is another one than when the replay began (`ids`: as they are now)."""
+    for topic, was in what.topic_ids:
+        if ids.get(topic, was) != was:
+            raise JobError(
+                f"topic {topic!r} was deleted and created again since this replay began (its id was {was} and is "
+                f"{ids[topic]}): the records that were to be replayed are gone; give another --id for those of the "
+                "new topic, and for what is left of other topics"
+            )
 
 
 def kept(
-    wish: str, first: Offsets, after: Offsets, asked: Sequence[Piece] = (), times: Times = ALWAYS
+    wish: str,
+    first: Offsets,
+    after: Offsets,
+    asked: Sequence[Piece] = (),
+    times: Times = ALWAYS,
+    topic_ids: Mapping[str, str] | None = None,
 ) -> Decided:
     """What an earlier run decided. It kept where partitions begin and end: the pieces between are the wish's, and so `asked`."""
+    ids = _pairs(topic_ids or {})
     if not asked:
-        return Decided(wish, merged(Piece(p, first[p], after[p]) for p in first), times)
+        return Decided(wish, merged(Piece(p, first[p], after[p]) for p in first), times, ids)
     inside = (
         Piece(p, max(start, first[p]), min(end, after[p])) for p, start, end in asked if p in first
     )
-    return Decided(wish, merged(piece for piece in inside if piece.first < piece.after), times)
+    return Decided(wish, merged(piece for piece in inside if piece.first < piece.after), times, ids)
 
 
 def mark(what: Decided, place: TopicPartition) -> str:
-    """For the metadata of a partition's offset: all that a later run must know of it."""
-    told = {"wish": what.wish, "first": what.first[place], "after": what.after[place]}
+    """For the metadata of a partition's offset: all that a later run must know of it, and how many partitions there are.
+
+    A topic that is deleted takes its offsets out of the group. The others then tell that something is missing.
+    """
+    told: dict[str, object] = {
+        "wish": what.wish,
+        "first": what.first[place],
+        "after": what.after[place],
+        "partitions": len(what.first),
+    }
+    if topic_id := dict(what.topic_ids).get(place.topic):
+        told["topic_id"] = topic_id
     return json.dumps({**told, **what.times.facts}, separators=(",", ":"))
 
 
-def from_marks(committed: Committed, group: str, asked: Sequence[Piece] = ()) -> Decided | None:
-    """What an earlier run wrote into the group; None if there was none."""
+def from_marks(
+    committed: Committed, group: str, topics: Iterable[str], asked: Sequence[Piece] = ()
+) -> Decided | None:
+    """What an earlier run wrote into the group; None if there was none. `topics`: of the wish."""
     if not committed:
         return None
-    common: set[tuple[str, Times]] = set()  # the same for every partition
-    first, after = {}, {}
+    common: set[tuple[str, int, Times]] = set()  # the same for every partition
+    first, after, topic_ids = {}, {}, {}
     try:
         for place, row in committed.items():
             told = json.loads(row.metadata or "")
-            common.add((str(told["wish"]), times_of(told)))
+            count = int(told.get("partitions", len(committed)))  # no count: an earlier version
+            common.add((str(told["wish"]), count, times_of(told)))
             first[place], after[place] = int(told["first"]), int(told["after"])
-        ((wish, times),) = common
-    except (ValueError, KeyError, TypeError):
+            if "topic_id" in told:
+                topic_ids[place.topic] = str(told["topic_id"])
+        ((wish, count, times),) = common
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise JobError(f"group {group} was not made by a replay; give another --id") from None
-    return kept(wish, first, after, asked, times)
+    if count != len(committed):
+        raise JobError(_missing(committed, group, count, topics))
+    return kept(wish, first, after, asked, times, topic_ids)
+
+
+def _missing(committed: Committed, group: str, count: int, topics: Iterable[str]) -> str:
+    gone = sorted(set(topics) - {place.topic for place in committed})
+    why = f"{', '.join(map(repr, gone))} was deleted" if gone else "some were deleted"
+    return (
+        f"group {group} has offsets of {len(committed)} partitions, and the replay has {count}: {why} since the replay "
+        "began, so nobody knows how much of that was replayed; look at the target, then give another --id for what it "
+        "lacks"
+    )
 
 
 def next_chunk(

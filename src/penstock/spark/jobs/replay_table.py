@@ -50,13 +50,15 @@ class Table:
             "first": to_json(what.first),
             "after": to_json(what.after),
             "batch_records": most,
+            "topic_ids": dict(what.topic_ids),
             **what.times.facts,
         }
         files.create(path, json.dumps(facts, indent=1) + "\n")
         found = json.loads(files.read(path))
         first, after = from_json(found["first"]), from_json(found["after"])
         self._batches.recover()
-        what = kept(found["wish"], first, after, asked, times_of(found))
+        ids = found.get("topic_ids", {})  # none: an earlier version
+        what = kept(found["wish"], first, after, asked, times_of(found), ids)
         return what, int(found["batch_records"])
 
     def has(self, number: int) -> bool:
