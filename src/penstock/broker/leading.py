@@ -108,6 +108,7 @@ class LeadingPartition(PartitionLog):
         origin: Origin = Origin.CLIENT,
         transactional: bool = False,
         zstd: bool = True,
+        is_opened: bool = False,
     ) -> Appended:
         """Put the batch into the log, before the caller's buffer is used again."""
         self._host.refuse_when_unable()
@@ -126,6 +127,7 @@ class LeadingPartition(PartitionLog):
                 origin=origin,
                 transactional=transactional,
                 zstd=zstd,
+                is_opened=is_opened,
             )
         except DiskFull as error:
             self._host.disk_is_full(error)

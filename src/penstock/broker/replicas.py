@@ -11,6 +11,7 @@ from typing import Final, Protocol, TypeVar
 
 from penstock.broker.flusher import Flusher
 from penstock.broker.metrics import BrokerMetrics
+from penstock.broker.opening import BatchOpener
 from penstock.broker.partition import Partition, Topic
 from penstock.broker.steady_clock import SteadyClock
 from penstock.broker.throttles import Throttles
@@ -92,6 +93,7 @@ class Replicas:
         self.on_stop: Callable[[Partition], None] | None = None
         self.on_shortfall: Callable[[Partition, int], None] | None = None
         self.replication: Replication | None = None  # what partitions with other replicas need
+        self.opener = BatchOpener(self.run_in_thread)
         self.is_cut_off = False  # from the metadata store: others may lead by now (B5)
 
     def connection_changed(self, is_connected: bool) -> None:

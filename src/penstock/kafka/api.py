@@ -13,7 +13,7 @@ from penstock.wire.schema import Message, decode_for, encode_for
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
-Handle = Callable[[Request, Context], Response | Awaitable[Response] | None]
+Handle = Callable[[Request, Context], Response | Awaitable[Response | None] | None]
 Refuse = Callable[[Request, BrokerError], Response]
 
 
@@ -137,7 +137,7 @@ def row(
 def _from_level(
     feature: str, least: int, handle: Handle[Request, Response]
 ) -> Handle[Request, Response]:
-    def handled(request: Request, context: Context) -> Response | Awaitable[Response] | None:
+    def handled(request: Request, context: Context) -> Response | Awaitable[Response | None] | None:
         level = context.cluster.level(feature)
         if level < least:
             raise BrokerError(

@@ -65,11 +65,15 @@ def compress(codec: Codec, data: Bytes, level: int | None = None) -> bytes:
             return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL if level is None else level))
 
 
+class DecompressedTooLarge(CorruptBatch):
+    """The data may be sound; there is more of it than the caller allows."""
+
+
 def decompress(codec: int, data: memoryview, limit: int = DECOMPRESSED_LIMIT_BYTES) -> memoryview:
     """The records' bytes. Raises CorruptBatch for a codec, a stream or a size that is not right."""
     if codec == Codec.NONE:
         if len(data) > limit:
-            raise CorruptBatch(f"{len(data)} bytes of records; the limit is {limit}")
+            raise DecompressedTooLarge(f"{len(data)} bytes of records; the limit is {limit}")
         return data
     if codec == Codec.SNAPPY:
         return _snappy_decompress(data, limit)
@@ -94,8 +98,9 @@ def _decompress_growing(into: _Into, codec: Codec, data: memoryview, limit: int)
         try:
             return memoryview(output)[: into(data, output)]
         except cramjam.DecompressionError as error:
-            if size >= limit or _OUTPUT_FULL not in str(error):
-                raise CorruptBatch(
+            if _OUTPUT_FULL not in str(error) or size >= limit:
+                kind = DecompressedTooLarge if _OUTPUT_FULL in str(error) else CorruptBatch
+                raise kind(
                     f"{len(data)} bytes of {codec.name.lower()} do not decompress within {limit} bytes: {error}"
                 ) from error
         size = min(limit, 8 * size)
@@ -122,7 +127,7 @@ def _snappy_block(block: memoryview, limit: int) -> bytearray:
     try:
         size = cramjam.snappy.decompress_raw_len(block)
         if size > limit:
-            raise CorruptBatch(f"snappy block says {size} bytes; {limit} are allowed")
+            raise DecompressedTooLarge(f"snappy block says {size} bytes; {limit} are allowed")
         output = bytearray(size)
         written = cramjam.snappy.decompress_raw_into(block, output)
     except cramjam.DecompressionError as error:

@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple, TypeAlias
 
-from penstock.model.errors import CorruptBatch
+from penstock.model.errors import CorruptBatch, InvalidRecord
 from penstock.records.batch import (
     APPEND_TIME_BIT,
     HEADER_SIZE,
@@ -17,6 +17,7 @@ Header: TypeAlias = tuple[str, bytes | None]
 MIN_RECORD_BYTES: Final = 7  # length, attributes, two deltas, two lengths, header count
 VARINT_BITS: Final = 32
 VARLONG_BITS: Final = 64
+MAX_POSITION: Final = 1 << 62  # beyond any byte of a batch
 _new_tuple = tuple.__new__
 
 
@@ -83,7 +84,7 @@ def scan(data: bytes, header: BatchHeader) -> list[Span]:
         raise CorruptBatch(f"batch says {count} records in {len(data)} bytes")
     spans: list[Span] = []
     try:
-        _scan_into(spans, data, count, header.last_offset_delta)
+        scan_into(spans, data, count, header.last_offset_delta)
     except IndexError:
         start = spans[-1].end if spans else 0
         raise CorruptBatch(f"record at byte {start} runs past the {len(data)} there are") from None
@@ -93,14 +94,27 @@ def scan(data: bytes, header: BatchHeader) -> list[Span]:
     return spans
 
 
-def _scan_into(spans: list[Span], data: bytes, count: int, max_delta: int) -> None:
-    """Hot (benchmarks/batches.py): varints of one byte are read in place; tests keep a plain twin.
+def scan_into(
+    spans: list[Span],
+    data: Bytes,
+    count: int,
+    max_delta: int,
+    *,
+    end: int = 0,
+    last_delta: int = -1,
+    until: int = MAX_POSITION,
+    max_headers: int = MAX_POSITION,
+) -> None:
+    """Add up to `count` records, from the one at byte `end` to the last one that starts before byte `until`.
 
+    Hot (benchmarks/batches.py): varints of one byte are read in place; tests keep a plain twin.
     Positions only grow here, so that ending where the length says proves all within bounds.
     """
-    add, size, last_delta, end = spans.append, len(data), -1, 0
+    add, size = spans.append, len(data)
     for _ in range(count):
         start = end
+        if start >= until:
+            return
         length, position = read_varint(data, start)
         end = position + length
         if length < 0 or end > size:
@@ -134,6 +148,10 @@ def _scan_into(spans: list[Span], data: bytes, count: int, max_delta: int) -> No
         headers, header_count = position + 1, 0
         if byte:
             header_count, headers = read_varint(data, position)
+            if header_count > max_headers:
+                raise InvalidRecord(
+                    f"record at byte {start} has {header_count} headers; the limit is {max_headers}"
+                )
             position = _skip_headers(data, headers, header_count, end)
         else:
             position += 1
@@ -143,7 +161,7 @@ def _scan_into(spans: list[Span], data: bytes, count: int, max_delta: int) -> No
         add(_new_tuple(Span, (*fields, headers, header_count)))
 
 
-def _skip_headers(data: bytes, position: int, count: int, end: int) -> int:
+def _skip_headers(data: Bytes, position: int, count: int, end: int) -> int:
     if not 0 <= count <= end - position:
         raise CorruptBatch(f"{count} record headers at byte {position}, in {end - position} bytes")
     for _ in range(count):
@@ -168,7 +186,7 @@ def _read_headers(data: bytes, position: int, count: int) -> tuple[Header, ...]:
     return tuple(headers)
 
 
-def read_varint(data: bytes, position: int, bits: int = VARINT_BITS) -> tuple[int, int]:
+def read_varint(data: Bytes, position: int, bits: int = VARINT_BITS) -> tuple[int, int]:
     """A zig-zag varint and the position after it; IndexError past the end of data."""
     byte = data[position]
     if byte < 0x80:

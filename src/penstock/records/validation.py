@@ -15,6 +15,7 @@ from penstock.model.errors import (
     InvalidTimestamp,
     MessageTooLarge,
 )
+from penstock.model.steps import Steps, finish
 from penstock.records.batch import (
     APPEND_TIME_BIT,
     CODEC_MASK,
@@ -34,7 +35,8 @@ from penstock.records.batch import (
 )
 from penstock.records.compression import DECOMPRESSED_LIMIT_BYTES, Codec, compress
 from penstock.records.crc32c import crc32c
-from penstock.records.record import MIN_RECORD_BYTES, records_bytes, scan
+from penstock.records.opening import open_batch, records_without_key
+from penstock.records.record import MIN_RECORD_BYTES
 
 UNBOUNDED_MS: Final = (1 << 63) - 1
 MAX_RECORD_ERRORS: Final = 100  # named one by one in a reply; the message counts them all
@@ -214,11 +216,15 @@ def _refuse_timestamps(
 
 def check_keys(batch: Bytes, header: BatchHeader, limit: int = DECOMPRESSED_LIMIT_BYTES) -> None:
     """A compacted topic takes no record without a key."""
-    spans = scan(records_bytes(batch, header, limit), header)
-    without = [index for index, span in enumerate(spans) if span.key_end < 0]
+    finish(check_keys_of(open_batch(batch, header, limit), header))
+
+
+def check_keys_of(data: Bytes, header: BatchHeader) -> Steps[None]:
+    """The same for decompressed records, in steps."""
+    without = yield from records_without_key(data, header)
     if without:
         raise InvalidRecords(
-            f"{len(without)} of {len(spans)} records have no key, which a compacted topic needs",
+            f"{len(without)} of {header.record_count} records have no key, which a compacted topic needs",
             tuple(RecordError(i, "compacted topic: no key") for i in without[:MAX_RECORD_ERRORS]),
         )
 
@@ -231,7 +237,7 @@ def recompress(
 ) -> bytearray:
     """The same batch with its records under another codec; all else, offsets too, stays."""
     header = parse_header(batch)
-    data = compress(codec, records_bytes(batch, header, limit), level)
+    data = compress(codec, open_batch(batch, header, limit), level)
     output = bytearray(HEADER_SIZE) + data
     renewed = header._replace(
         length=len(output) - LENGTH_PREFIX,

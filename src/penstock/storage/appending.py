@@ -26,7 +26,7 @@ from penstock.storage.epochs import EpochEnd, Epochs
 from penstock.storage.files import OpenFiles, refuse
 from penstock.storage.flush import Unsynced
 from penstock.storage.identity import Identity
-from penstock.storage.limits import jitter_ms, limits_of
+from penstock.storage.limits import Limits, jitter_ms, limits_of
 from penstock.storage.producers import Producers
 from penstock.storage.recovery import Recovery
 from penstock.storage.runs import Run, check_run
@@ -243,10 +243,12 @@ class GrowingLog:
         origin: Origin = Origin.CLIENT,
         transactional: bool = False,
         zstd: bool = True,
+        is_opened: bool = False,
     ) -> Appended:
         """Check one batch, give it the next offsets, in place, and write it.
 
-        `transactional`: the request named a transactional id. `zstd`: it may carry zstd.
+        `transactional`: the request named a transactional id. `zstd`: it may carry zstd. `is_opened`: see
+        `Limits.rewrite`, whose TakesLong says that the batch must be opened before.
         Hot: benchmarks/storage_log.py.
         """
         if origin is not Origin.CLIENT:
@@ -259,7 +261,7 @@ class GrowingLog:
                 time_ms = known.timestamp_ms if limits.append_time else -1
                 return Appended(known[2], known[3], time_ms, self.start_offset, True)
         if limits.opens_batches:
-            records, header = limits.rewrite(records, header, now_ms)
+            records, header = limits.rewrite(records, header, now_ms, is_opened=is_opened)
         base_offset = self._write(records, header, leader_epoch, now_ms)
         if header.producer_id >= 0:
             self.producers.record(header, base_offset, header.max_timestamp_ms, now_ms)
@@ -270,6 +272,11 @@ class GrowingLog:
             self.start_offset,
             False,
         )
+
+    @property
+    def limits(self) -> Limits:
+        """What the topic's settings allow a client's batch to be."""
+        return self._limits
 
     @property
     def takes_runs(self) -> bool:

@@ -5,13 +5,15 @@ from typing import Final, NamedTuple
 
 from penstock.model.configs import TopicConfig
 from penstock.model.errors import MessageTooLarge
-from penstock.records.batch import BatchHeader, parse_header, stamp_append_time
-from penstock.records.compression import Codec
+from penstock.model.steps import finish
+from penstock.records.batch import HEADER_SIZE, BatchHeader, parse_header, stamp_append_time
+from penstock.records.compression import Codec, DecompressedTooLarge, decompress
 from penstock.records.crc32c import crc32c
+from penstock.records.opening import SMALL_BYTES, decompressed_limit
 from penstock.records.validation import (
     UNBOUNDED_MS,
     check_client_batch,
-    check_keys,
+    check_keys_of,
     recompress,
 )
 
@@ -24,6 +26,14 @@ _CODECS: Final = {
 }
 
 
+class TakesLong(Exception):
+    """The batch has to be opened first, away from the loop. Nothing was changed."""
+
+    def __init__(self, limits: "Limits") -> None:
+        super().__init__("the batch must be opened before it can be appended")
+        self.limits = limits
+
+
 class Limits(NamedTuple):
     max_batch_bytes: int
     before_max_ms: int
@@ -33,6 +43,7 @@ class Limits(NamedTuple):
     codec: Codec | None  # None: as the producer sent it
     level: int | None
     opens_batches: bool  # a batch may have to be looked into, or rewritten
+    max_opened_bytes: int  # decompressed, of a batch that is looked into
 
     def check(
         self, records: memoryview, now_ms: int, *, transactional: bool, zstd: bool
@@ -49,21 +60,45 @@ class Limits(NamedTuple):
         )
 
     def rewrite(
-        self, records: memoryview, header: BatchHeader, now_ms: int
+        self, records: memoryview, header: BatchHeader, now_ms: int, *, is_opened: bool = False
     ) -> tuple[memoryview, BatchHeader]:
-        """The batch as this topic wants it."""
-        if self.needs_keys:
-            check_keys(records, header)
-        if self.codec is not None and header.codec != self.codec:
-            records = memoryview(recompress(records, self.codec, self.level))
-            if len(records) > self.max_batch_bytes:
-                raise MessageTooLarge(
-                    f"batch of {len(records)} bytes after compression.type; "
-                    f"max.message.bytes is {self.max_batch_bytes}"
-                )
+        """The batch as this topic wants it. Raises TakesLong when that would hold up the loop.
+
+        `is_opened`: its records were looked into, and have the codec of the topic.
+        """
+        if not is_opened:
+            self._open_if_small(records, header)
+        if self.other_codec(header):
+            records = self.recompressed(records)
         if self.append_time:
             stamp_append_time(records, now_ms)
         return records, parse_header(records)
+
+    def _open_if_small(self, records: memoryview, header: BatchHeader) -> None:
+        if not self.needs_keys and not self.other_codec(header):
+            return
+        if len(records) > SMALL_BYTES:
+            raise TakesLong(self)
+        try:
+            data = decompress(header.codec, records[HEADER_SIZE:], SMALL_BYTES)
+        except DecompressedTooLarge:
+            raise TakesLong(self) from None
+        if self.needs_keys:
+            finish(check_keys_of(bytes(data), header))
+
+    def other_codec(self, header: BatchHeader) -> bool:
+        return self.codec is not None and header.codec != self.codec
+
+    def recompressed(self, records: memoryview) -> memoryview:
+        """The batch under the topic's codec. Any thread may call it."""
+        assert self.codec is not None
+        output = recompress(records, self.codec, self.level, self.max_opened_bytes)
+        if len(output) > self.max_batch_bytes:
+            raise MessageTooLarge(
+                f"batch of {len(output)} bytes after compression.type; "
+                f"max.message.bytes is {self.max_batch_bytes}"
+            )
+        return memoryview(output)
 
 
 @lru_cache(maxsize=4096)
@@ -80,6 +115,7 @@ def limits_of(config: TopicConfig) -> Limits:
         codec=codec,
         level=_level(config, codec),
         opens_batches=append_time or needs_keys or codec is not None,
+        max_opened_bytes=decompressed_limit(config.max_message_bytes),
     )
 
 

@@ -21,7 +21,7 @@ from penstock.storage.flush import FlushTicket
 from penstock.storage.scrub import Scrub
 from penstock.storage.state import AbortedTxn
 from penstock.storage.swap import Swap
-from penstock.storage.timestamps import TimestampOffset, find_max_timestamp, find_timestamp
+from penstock.storage.timestamps import Search, TimestampOffset, find, search, search_max
 
 __all__ = ["AbortedTxn", "Appended", "FlushTicket", "Log", "LogRead", "Origin", "TimestampOffset"]
 
@@ -94,11 +94,19 @@ class Log(GrowingLog):
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """The first record at or after `timestamp_ms` by its own time, also inside a batch."""
-        return find_timestamp(self.segments, timestamp_ms, self.start_offset)
+        return find(self.search_timestamp(timestamp_ms), self.limits.max_opened_bytes)
 
     def max_timestamp(self) -> TimestampOffset | None:
         """The first record with the largest timestamp."""
-        return find_max_timestamp(self.segments, self.start_offset)
+        return find(self.search_max_timestamp(), self.limits.max_opened_bytes)
+
+    def search_timestamp(self, timestamp_ms: int) -> Search:
+        """As `offset_for_timestamp`, in steps between which the log may change."""
+        return search(lambda: self.segments, timestamp_ms, self.start_offset)
+
+    def search_max_timestamp(self) -> Search:
+        """As `max_timestamp`, in steps."""
+        return search_max(lambda: self.segments, self.start_offset)
 
     def scrub(self, after_offset: int) -> Scrub | None:
         """A check of the first closed segment that ends after `after_offset`, to run in a thread."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.model.errors import BrokerError, CorruptBatch, ErrorCode
+from penstock.model.errors import BrokerError, CorruptBatch, ErrorCode, MessageTooLarge
 from penstock.records.batch import (
     CRC_START,
     HEADER,
@@ -183,5 +183,5 @@ def test_recompression_keeps_append_time_and_is_bounded() -> None:
     batch = build_batch(RECORDS, codec=Codec.GZIP, append_time_ms=99)
     assert recompress(batch, Codec.LZ4) == build_batch(RECORDS, codec=Codec.LZ4, append_time_ms=99)
     bomb = build_batch([Record(0, 0, None, bytes(100_000))], codec=Codec.ZSTD)
-    with pytest.raises(CorruptBatch, match="within 1000 bytes"):
+    with pytest.raises(MessageTooLarge, match="more than 1000 bytes"):
         recompress(bomb, Codec.NONE, limit=1_000)

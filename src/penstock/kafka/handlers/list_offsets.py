@@ -1,5 +1,6 @@
 """ListOffsets: the offset at a timestamp, exact also inside a batch, or at either end of a partition."""
 
+from collections.abc import Awaitable
 from typing import Final, NamedTuple
 
 from penstock.broker.partition import Partition
@@ -38,7 +39,12 @@ class Found(NamedTuple):
 _NOTHING: Final = Found(-1)
 
 
-def handle(request: ListOffsetsRequest, context: Context) -> ListOffsetsResponse:
+def handle(
+    request: ListOffsetsRequest, context: Context
+) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
+    """Only a search by time has to read the log, which may take long."""
+    if any(_is_by_time(asked.timestamp) for topic in request.topics for asked in topic.partitions):
+        return _search(request, context)
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(
@@ -51,6 +57,24 @@ def handle(request: ListOffsetsRequest, context: Context) -> ListOffsetsResponse
             for topic in request.topics
         ]
     )
+
+
+async def _search(request: ListOffsetsRequest, context: Context) -> ListOffsetsResponse:
+    response = ListOffsetsResponse()
+    for topic in request.topics:
+        answered = ListOffsetsTopicResponse(name=topic.name)
+        response.topics.append(answered)
+        for asked in topic.partitions:
+            if _is_by_time(asked.timestamp):
+                partition = await _searched(topic, asked, request.isolation_level, context)
+            else:
+                partition = _answer(topic, asked, request.isolation_level, context)
+            answered.partitions.append(partition)
+    return response
+
+
+def _is_by_time(timestamp: int) -> bool:
+    return timestamp >= 0 or timestamp == MAX_TIMESTAMP
 
 
 def refuse(request: ListOffsetsRequest, error: BrokerError) -> ListOffsetsResponse:
@@ -68,16 +92,49 @@ def _answer(
     topic: ListOffsetsTopic, asked: ListOffsetsPartition, isolation: int, context: Context
 ) -> ListOffsetsPartitionResponse:
     try:
-        context.authorize(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
-        replicas = context.replicas
-        partition = replicas.partition(replicas.topic(topic.name), asked.partition_index)
-        partition.check_epoch(asked.current_leader_epoch)
+        partition = _partition(topic, asked, context)
         try:
-            found = find(partition, asked.timestamp, isolation, context.version)
+            found = _find_end(partition, asked.timestamp, isolation, context.version)
         except StorageFault as fault:
             raise partition.storage_failed(fault) from fault
     except BrokerError as error:
         return _refused(asked, error)
+    return _answered(asked, found, context)
+
+
+async def _searched(
+    topic: ListOffsetsTopic, asked: ListOffsetsPartition, isolation: int, context: Context
+) -> ListOffsetsPartitionResponse:
+    try:
+        partition = _partition(topic, asked, context)
+        _check_version(asked.timestamp, context.version)
+        end = partition.visible_end(isolation)
+        try:
+            log = partition.log
+            by_time = asked.timestamp >= 0
+            steps = log.search_timestamp(asked.timestamp) if by_time else log.search_max_timestamp()
+            found = await context.replicas.opener.find_time(partition, steps)
+        except StorageFault as fault:
+            raise partition.storage_failed(fault) from fault
+        partition = _partition(topic, asked, context)  # it may be led elsewhere by now
+    except BrokerError as error:
+        return _refused(asked, error)
+    if found is None or found.offset >= end:
+        return _answered(asked, _NOTHING, context)
+    return _answered(asked, Found(found.offset, found.timestamp_ms, found.leader_epoch), context)
+
+
+def _partition(topic: ListOffsetsTopic, asked: ListOffsetsPartition, context: Context) -> Partition:
+    context.authorize(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
+    replicas = context.replicas
+    partition = replicas.partition(replicas.topic(topic.name), asked.partition_index)
+    partition.check_epoch(asked.current_leader_epoch)
+    return partition
+
+
+def _answered(
+    asked: ListOffsetsPartition, found: Found, context: Context
+) -> ListOffsetsPartitionResponse:
     return ListOffsetsPartitionResponse(
         partition_index=asked.partition_index,
         timestamp=found.timestamp_ms,
@@ -92,16 +149,21 @@ def _refused(asked: ListOffsetsPartition, error: BrokerError) -> ListOffsetsPart
     )
 
 
-def find(partition: Partition, timestamp_ms: int, isolation: int, version: int) -> Found:
-    log = partition.log
-    end = partition.visible_end(isolation)
+def _check_version(timestamp_ms: int, version: int) -> None:
     if version < _SINCE_VERSION.get(timestamp_ms, 0):
         raise BrokerError(
             f"timestamp {timestamp_ms} has no meaning in ListOffsets v{version}",
             ErrorCode.UNSUPPORTED_VERSION,
         )
+
+
+def _find_end(partition: Partition, timestamp_ms: int, isolation: int, version: int) -> Found:
+    """What a special timestamp stands for: an end of the log."""
+    log = partition.log
+    _check_version(timestamp_ms, version)
     match timestamp_ms:
         case -1:
+            end = partition.visible_end(isolation)
             partition.check_settled()
             return Found(end, -1, partition.leader_epoch)
         case -2:
@@ -110,17 +172,10 @@ def find(partition: Partition, timestamp_ms: int, isolation: int, version: int) 
             return Found(log.local_start_offset, -1, _epoch_at(partition, log.local_start_offset))
         case -5 | -6:
             return _NOTHING  # no topic is tiered: nothing is in remote storage or waits for it
-        case -3:
-            found = log.max_timestamp()
-        case _ if timestamp_ms < 0:
+        case _:
             raise BrokerError(
                 f"timestamp {timestamp_ms} has no meaning", ErrorCode.UNSUPPORTED_VERSION
             )
-        case _:
-            found = log.offset_for_timestamp(timestamp_ms)
-    if found is None or found.offset >= end:
-        return _NOTHING
-    return Found(found.offset, found.timestamp_ms, found.leader_epoch)
 
 
 def _epoch_at(partition: Partition, offset: int) -> int:

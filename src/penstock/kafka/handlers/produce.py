@@ -1,7 +1,7 @@
 """Produce: batches go into their logs in arrival order; only the acknowledgement may have to wait."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from penstock.kafka.security import Operation, ResourceType
 from penstock.kafka.twins import twins
 from penstock.kafka.txn_produce import NOTHING_CHECKED, Admission, Checks
 from penstock.model.errors import BrokerError, ErrorCode, InvalidRecord, OutOfOrderSequence
+from penstock.storage.limits import Limits, TakesLong
 from penstock.storage.log import Appended
 from penstock.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -36,6 +37,14 @@ _NO_ACK, _LEADER_ACK, _ALL_ACK = 0, 1, -1
 Wait = tuple[PartitionProduceResponse, asyncio.Future[None]]
 
 
+class LargeBatch(NamedTuple):
+    topic: Topic
+    named: TopicProduceData
+    data: PartitionProduceData
+    limits: Limits
+    place: PartitionProduceResponse  # of its answer, in the whole one
+
+
 class Job(NamedTuple):
     """One request on its way into the logs."""
 
@@ -44,27 +53,34 @@ class Job(NamedTuple):
     admission: Admission | None  # in a transaction
     waits: list[Wait]
     leaders: set[int]  # other brokers that it should have gone to
+    large: list[LargeBatch]  # not appended yet: they must be opened first
+    opened: Collection[int]  # ids of the partition data whose batches were opened
 
 
-def handle(
-    request: ProduceRequest, context: Context
-) -> ProduceResponse | Awaitable[ProduceResponse] | None:
+Reply = ProduceResponse | Awaitable[ProduceResponse | None] | None
+
+
+def handle(request: ProduceRequest, context: Context) -> Reply:
     """Runs to the end of the appends without waiting: the records lie in the receive buffer.
 
-    Only a transaction may have to wait before. Then the records are copied, and what follows on
-    the connection waits too.
+    Only a transaction, or a large batch that must be opened, may have to wait before. Then the records are copied,
+    and what follows on the connection waits too.
     """
+    return _handle(request, context, frozenset())
+
+
+def _handle(request: ProduceRequest, context: Context, opened: Collection[int]) -> Reply:
     refusal = _refusal_of_all(request, context)
     if refusal is not None:
         return refuse(request, refusal)
     if request.transactional_id is not None:
         preparation = txn_produce.prepare(request, context)
         if preparation.waiting is None:
-            return _append_all(request, context, preparation.checks)
+            return _append_all(request, context, preparation.checks, opened=opened)
         context.holds = True
         _keep_records(request)
-        return _append_later(request, context, preparation.waiting, preparation.checks)
-    return _append_all(request, context)
+        return _append_later(request, context, preparation.waiting, preparation.checks, opened)
+    return _append_all(request, context, opened=opened)
 
 
 def handle_together(
@@ -126,21 +142,97 @@ def _append_all(
     request: ProduceRequest,
     context: Context,
     checks: Checks = NOTHING_CHECKED,
-) -> ProduceResponse | Awaitable[ProduceResponse] | None:
+    *,
+    opened: Collection[int] = frozenset(),
+) -> Reply:
     admission = None
     if request.transactional_id is not None:
         admission = Admission(request.transactional_id, context, checks)
-    job = Job(request, context, admission, [], set())
+    job = Job(request, context, admission, [], set(), [], opened)
     response = ProduceResponse(responses=[_append_topic(data, job) for data in request.topic_data])
     if job.leaders:
         response.node_endpoints = [
             NodeEndpoint(node_id=it.broker_id, host=it.host, port=it.port, rack=it.rack)
             for it in leader_hints.places_of(job.leaders, context)
         ]
+    if job.large:
+        context.holds = True
+        return _append_large(response, job)
     if request.acks == _NO_ACK:
         _hang_up_if_failed(response)
         return None
     return _answer(response, job.waits, request.timeout_ms, context)
+
+
+def _append_large(response: ProduceResponse, job: Job) -> Awaitable[ProduceResponse | None]:
+    """Copies the large batches before it returns: then they are opened, and are a request of their own."""
+    topics: dict[int, TopicProduceData] = {}
+    for batch in job.large:
+        assert batch.data.records is not None
+        batch.data.records = memoryview(bytearray(batch.data.records))
+        topic = topics.setdefault(id(batch.named), _like(batch.named))
+        topic.partition_data.append(batch.data)
+    answer = (
+        response
+        if job.request.acks == _NO_ACK
+        else _answer(response, job.waits, job.request.timeout_ms, job.context)
+    )
+    return _open_and_append(answer, job, list(topics.values()))
+
+
+def _like(named: TopicProduceData) -> TopicProduceData:
+    return TopicProduceData(name=named.name, topic_id=named.topic_id)
+
+
+async def _open_and_append(
+    answer: ProduceResponse | Awaitable[ProduceResponse],
+    job: Job,
+    topics: list[TopicProduceData],
+) -> ProduceResponse | None:
+    request, context = job.request, job.context
+    opened = set()
+    for batch in job.large:
+        data = batch.data
+        assert data.records is not None
+        try:
+            data.records = await context.replicas.opener.open(data.records, batch.limits)
+        except BrokerError as error:
+            batch.topic.metrics.failed_produce_requests.value += 1
+            _copy(_refuse_partition(data, _refusal(batch.named, data, error, context)), batch.place)
+            data.records = None
+        else:
+            opened.add(id(data))
+    for topic in topics:
+        topic.partition_data = [data for data in topic.partition_data if id(data) in opened]
+    rest = ProduceRequest(
+        transactional_id=request.transactional_id,
+        acks=request.acks,
+        timeout_ms=request.timeout_ms,
+        topic_data=topics,
+    )
+    reply = _handle(rest, context, opened)
+    appended = reply if reply is None or isinstance(reply, ProduceResponse) else await reply
+    response = answer if isinstance(answer, ProduceResponse) else await answer
+    if appended is None:
+        _hang_up_if_failed(response)
+        return None
+    _merge(appended, job, response)
+    return response
+
+
+def _merge(appended: ProduceResponse, job: Job, response: ProduceResponse) -> None:
+    """Put the answers for large batches in their places."""
+    answers = iter([it for topic in appended.responses for it in topic.partition_responses])
+    for batch in job.large:
+        if batch.data.records is not None:
+            _copy(next(answers), batch.place)
+    known = {node.node_id for node in response.node_endpoints}
+    response.node_endpoints += [it for it in appended.node_endpoints if it.node_id not in known]
+
+
+def _copy(answered: PartitionProduceResponse, place: PartitionProduceResponse) -> None:
+    for name in PartitionProduceResponse.fields:
+        setattr(place, name, getattr(answered, name))
 
 
 def _answer(
@@ -159,11 +251,15 @@ def _keep_records(request: ProduceRequest) -> None:
 
 
 async def _append_later(
-    request: ProduceRequest, context: Context, waiting: asyncio.Future[Any], checks: Checks
-) -> ProduceResponse:
+    request: ProduceRequest,
+    context: Context,
+    waiting: asyncio.Future[Any],
+    checks: Checks,
+    opened: Collection[int],
+) -> ProduceResponse | None:
     with suppress(BrokerError):  # each partition is told by itself
         await waiting
-    answer = _append_all(request, context, checks)
+    answer = _append_all(request, context, checks, opened=opened)
     assert answer is not None, "it waits for an acknowledgement"
     return answer if isinstance(answer, ProduceResponse) else await answer
 
@@ -255,7 +351,7 @@ def _hide_if_unauthorized(name: str, context: Context, error: BrokerError) -> Br
 def _append(
     topic: Topic, named: TopicProduceData, data: PartitionProduceData, job: Job
 ) -> PartitionProduceResponse:
-    request, context, admission, waits, _ = job
+    request, context, admission, waits = job[:4]
     try:
         partition = _ready(topic, data.index, request.acks, context)
         if data.records is None:
@@ -269,7 +365,12 @@ def _append(
             now_ms=context.services.clock.wall_ms(),
             transactional=admission is not None,
             zstd=context.header.api_version >= _ZSTD_SINCE_VERSION,
+            is_opened=id(data) in job.opened,
         )
+    except TakesLong as large:
+        place = PartitionProduceResponse(index=data.index)
+        job.large.append(LargeBatch(topic, named, data, large.limits, place))
+        return place
     except BrokerError as error:
         topic.metrics.failed_produce_requests.value += 1
         error = _refusal(named, data, error, context)

@@ -172,7 +172,7 @@ def test_a_disk_that_fails_refuses_that_partition(
     def broken(*_: object) -> None:
         raise StorageFault("read at 0 failed")
 
-    monkeypatch.setattr(type(broker.partition("orders").log), "offset_for_timestamp", broken)
+    monkeypatch.setattr(type(broker.partition("orders").log), "search_timestamp", broken)
     monkeypatch.setattr(broker.replicas, "disk_failed", faults.append)
     assert ask(broker, 5).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert len(faults) == 1
