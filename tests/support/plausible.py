@@ -76,9 +76,15 @@ def plausible(
     random: Random,
     wildness: float = 0.0,
 ) -> Message:
-    made = _Builder(version, world, random, wildness).struct(message)
+    made = plausible_struct(message, version, world, random, wildness)
     assert isinstance(made, message)
     return made
+
+
+def plausible_struct(
+    struct: StructType, version: int, world: World, random: Random, wildness: float = 0.0
+) -> Any:
+    return _Builder(version, world, random, wildness).struct(struct)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from penstock.broker.partition import Partition
+from penstock.broker.turns import Turns
 from penstock.model.errors import BrokerError, ErrorCode, StorageFault
-from penstock.model.steps import Steps
 from penstock.records.batch import Bytes, parse_header
 from penstock.records.opening import SMALL_BYTES, open_batch
 from penstock.records.validation import check_keys_of
@@ -26,23 +26,13 @@ class RunInThread(Protocol):
     def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 
 
-async def in_turns(steps: Steps[T]) -> T:
-    """Run one step in each turn of the loop."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        await asyncio.sleep(0)
-
-
 class BatchOpener:
     """Belongs to one event loop."""
 
-    def __init__(self, run_in_thread: RunInThread) -> None:
+    def __init__(self, run_in_thread: RunInThread, turns: Turns) -> None:
         self._run_in_thread = run_in_thread
         self._one_at_a_time = asyncio.Lock()
+        self._turns = turns
 
     async def open(self, records: memoryview, limits: Limits) -> memoryview:
         """Validate a large batch and return it with the topic's codec. The caller keeps `records` unchanged meanwhile."""
@@ -52,7 +42,7 @@ class BatchOpener:
                 work: Callable[[], Any] = partial(
                     open_batch, records, header, limits.max_opened_bytes
                 )
-                await in_turns(check_keys_of(await self._run_in_thread(work), header))
+                await self._turns.run(check_keys_of(await self._run_in_thread(work), header))
             if limits.other_codec(header):
                 return await self._run_in_thread(partial(limits.recompressed, records))
         return records

@@ -15,6 +15,7 @@ from penstock.broker.opening import BatchOpener
 from penstock.broker.partition import Partition, Topic
 from penstock.broker.steady_clock import SteadyClock
 from penstock.broker.throttles import Throttles
+from penstock.broker.turns import Turns
 from penstock.broker.waiters import Watcher
 from penstock.model.clock import Clock
 from penstock.model.configs import TopicConfig
@@ -93,7 +94,8 @@ class Replicas:
         self.on_stop: Callable[[Partition], None] | None = None
         self.on_shortfall: Callable[[Partition, int], None] | None = None
         self.replication: Replication | None = None  # what partitions with other replicas need
-        self.opener = BatchOpener(self.run_in_thread)
+        self.turns = Turns()
+        self.opener = BatchOpener(self.run_in_thread, self.turns)
         self.is_cut_off = False  # from the metadata store: others may lead by now (B5)
 
     def connection_changed(self, is_connected: bool) -> None:

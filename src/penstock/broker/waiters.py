@@ -55,7 +55,15 @@ class Waiter:
     `wary` one asks each time, since a few bytes may make many others visible (a commit marker does).
     """
 
-    __slots__ = ("_fire", "_lacking_bytes", "_partitions", "_recount", "_timer", "_wary")
+    __slots__ = (
+        "_as_replica",
+        "_fire",
+        "_lacking_bytes",
+        "_partitions",
+        "_recount",
+        "_timer",
+        "_wary",
+    )
 
     def __init__(
         self,
@@ -73,10 +81,28 @@ class Waiter:
         self._fire: Callable[[], None] | None = fire
         self._recount = recount
         self._wary = wary
-        self._partitions = list(partitions)
-        for partition in self._partitions:
-            watch(partition, self, as_replica=as_replica)
+        self._as_replica = as_replica
+        self._partitions: list[Watched] = []
+        self.watch(partitions)
         self._timer = loop.call_later(timeout_s, self.fire)
+
+    @property
+    def lacking_bytes(self) -> int:
+        return self._lacking_bytes
+
+    def watch(self, partitions: Iterable[Watched]) -> None:
+        """Watch more of them."""
+        for partition in partitions:
+            self._partitions.append(partition)
+            watch(partition, self, as_replica=self._as_replica)
+
+    def unwatch_some(self, count: int) -> bool:
+        """Before `cancel`, where that would take long; whether any are left."""
+        some = self._partitions[-count:]
+        del self._partitions[-count:]
+        for partition in some:
+            unwatch(partition, self)
+        return bool(self._partitions)
 
     def grew(self, partition: Watched, size_bytes: int) -> None:  # noqa: ARG002 - a Watcher
         self.lacks_less(size_bytes)

@@ -2,11 +2,12 @@
 
 import asyncio
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from penstock.kafka.api import Api
 from penstock.kafka.hangup import HangUp
 from penstock.kafka.promise import Promise
+from penstock.model.steps import Steps
 from penstock.storage.files import FileSlice
 from penstock.wire.fields import Chunk
 from penstock.wire.header import RequestHeader
@@ -23,6 +24,12 @@ COPIED_SLICE_BYTES: Final = 16 << 10  # below this, one copy is cheaper than a s
 _COPIED_WHEN_SCARCE_BYTES: Final = 1 << 20  # while queued answers hold too many files
 
 
+class Encoded(NamedTuple):
+    """A reply as it is sent."""
+
+    chunks: list[Chunk]
+
+
 class Answer:
     __slots__ = ("api", "chunks", "future", "header", "started_s")
 
@@ -35,9 +42,19 @@ class Answer:
 
     def encoded(self, reply: Message) -> list[Chunk]:
         """The frame of the reply: bytes, and slices of files where it carries records."""
-        version = self.header.api_version
         body: list[Chunk] = [b""]  # the head, once the size is known
-        self.api.encode(version)(reply, body)
+        self.api.encode(self.header.api_version)(reply, body)
+        return self._framed(reply, body)
+
+    def encoded_in_steps(self, reply: Message) -> Steps[Encoded]:
+        body: list[Chunk] = [b""]
+        yield from self.api.encode_in_steps(self.header.api_version)(reply, body)
+        if self.api.parts is not None:
+            yield from self.api.parts.free(reply)
+        return Encoded(self._framed(reply, body))
+
+    def _framed(self, reply: Message, body: list[Chunk]) -> list[Chunk]:
+        version = self.header.api_version
         sliced = isinstance(reply, FetchResponse) and _copy_small_slices(body)
         flexible = self.api.has_flexible_response_header(version)
         size = sum(map(len, body)) + (5 if flexible else 4)

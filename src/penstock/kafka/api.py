@@ -1,16 +1,26 @@
 """What a row of the table of APIs says, and the codecs that come with it."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.kafka.context import Context
 from penstock.kafka.forwarding import at_controller
+from penstock.kafka.parts import Parts
 from penstock.model.errors import BrokerError, ErrorCode
+from penstock.model.steps import Steps
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.fields import NEVER, Chunk
 from penstock.wire.header import RequestHeader
-from penstock.wire.schema import Message, decode_for, encode_for
+from penstock.wire.schema import (
+    Message,
+    decode_for,
+    decode_in_steps,
+    encode_for,
+    encode_in_steps,
+)
 
+MAX_ELEMENTS: Final = 10_000  # of all arrays of a request, where its row says nothing else
+PLAIN_BYTES: Final = 16 << 10  # a larger frame is decoded in steps, likewise
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
 Handle = Callable[[Request, Context], Response | Awaitable[Response | None] | None]
@@ -59,6 +69,9 @@ class Api(Generic[Request, Response]):
         needs: tuple[str, int] | None,
         together: HandleTogether[Request] | None,
         known: Callable[[], Known] | None,
+        parts: Parts | None,
+        max_elements: int,
+        plain_bytes: int,
     ) -> None:
         self.key = key
         self.name = request.__name__.removesuffix("Request")
@@ -71,6 +84,9 @@ class Api(Generic[Request, Response]):
         self.together = together  # handles it with those like it that follow; None: not so now
         self.known = known  # of a connection; None: each request is decoded
         self.pipelined = pipelined  # later requests may begin while its answer is still awaited
+        self.parts = parts  # it can be handled in parts; None: only as a whole
+        self.max_elements = max_elements  # of all arrays of a request
+        self.plain_bytes = plain_bytes  # a larger frame is decoded in steps
         self._flexible_header_from = (
             response.flexible_from if key != ApiKey.API_VERSIONS else NEVER  # KIP-511
         )
@@ -91,6 +107,14 @@ class Api(Generic[Request, Response]):
             encoder = self._encoders[version] = encode_for(self._response, version)
         return encoder
 
+    def decode_in_steps(
+        self, version: int
+    ) -> Callable[[memoryview, int, int], Steps[tuple[Request, int]]]:
+        return decode_in_steps(self._request, version)
+
+    def encode_in_steps(self, version: int) -> Callable[[Response, list[Chunk]], Steps[None]]:
+        return encode_in_steps(self._response, version)
+
     def has_flexible_response_header(self, version: int) -> bool:
         return version >= self._flexible_header_from
 
@@ -108,6 +132,9 @@ def row(
     needs: tuple[str, int] | None = None,
     together: HandleTogether[Request] | None = None,
     known: Callable[[], Known] | None = None,
+    parts: Parts | None = None,
+    max_elements: int = MAX_ELEMENTS,
+    plain_bytes: int = PLAIN_BYTES,
 ) -> Api[Any, Any]:
     """One row. Its own type variables make mypy match the handler with the request."""
 
@@ -131,6 +158,9 @@ def row(
         needs=needs,
         together=together,
         known=known,
+        parts=parts,
+        max_elements=max_elements,
+        plain_bytes=plain_bytes,
     )
 
 

@@ -9,11 +9,13 @@ more than there is memory for, is simply not read from.
 import asyncio
 import logging
 import socket
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Hashable
+from contextlib import nullcontext, suppress
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.kafka.answers import Answer, Later, Line
+from penstock.broker.turns import Turns
+from penstock.kafka.answers import Answer, Encoded, Later, Line
 from penstock.kafka.api import Api, Handle, Known
 from penstock.kafka.apis import APIS, unsupported_version_reply
 from penstock.kafka.context import Context
@@ -26,12 +28,15 @@ from penstock.kafka.large_frame import (
     watch_fillers,
 )
 from penstock.kafka.outbox import Outbox
+from penstock.kafka.parts import Parts, emptied
 from penstock.kafka.promise import Promise
 from penstock.kafka.security import ANONYMOUS, Principal
 from penstock.model.errors import BrokerError, ErrorCode, StorageFault
+from penstock.model.steps import Steps
 from penstock.storage.segment import DamagedLog
 from penstock.wire.fields import Chunk
 from penstock.wire.header import RequestHeader, decode_request_header
+from penstock.wire.messages.fetch import FetchResponse
 from penstock.wire.primitives import MalformedMessage
 from penstock.wire.schema import Message
 
@@ -43,6 +48,7 @@ _log = logging.getLogger(__name__)
 _SIZE: Final = Struct(">i")
 _SMALLEST_FRAME_BYTES: Final = 8
 _FLUSH_AT_BYTES: Final = 256 << 10  # answers queued in memory before they are sent
+_MANY_PARTITIONS: Final = 1000  # of a response that is encoded in steps
 _NOTHING: Final = memoryview(b"")
 
 # Why no request is taken at the moment. There may be several reasons at once.
@@ -59,6 +65,7 @@ class Connection:
 
     __slots__ = (
         "_announced_bytes",
+        "_buffer",
         "_ended",
         "_fd",
         "_frame",
@@ -89,6 +96,7 @@ class Connection:
         self._loop = loop
         self._tail = _NOTHING  # the front of a small frame, or whole ones that are held back
         self._frame: LargeFrame | None = None  # being filled
+        self._buffer: bytearray | None = None  # of the large frame that is being taken
         self._announced_bytes = 0  # of one that still waits for its buffer
         self._out = Outbox(sock)
         self._line = Line()
@@ -156,10 +164,11 @@ class Connection:
         elif frame.is_whole:
             self._frame = None
             self._loop.memory.fillers.discard(self)
+            self._buffer = frame.buffer
             try:
                 self._take(frame.contents)
             finally:
-                self._loop.memory.give(frame.buffer)
+                self._give_back(self._keep_buffer())
             self._flush()
 
     def _consume(self, view: memoryview, end: int) -> None:
@@ -299,10 +308,17 @@ class Connection:
                 self._refuse_version(api, header, started_s)
                 return 0
             # as in Kafka, bytes that follow are let be: librdkafka 2.x leaves 3 after Metadata v9+
-            request, _ = api.decode(header.api_version)(frame, position)
+            if len(frame) <= api.plain_bytes:
+                request, _ = api.decode(header.api_version)(frame, position)
+            else:
+                request = _decoded_at_once(api, header, frame, position)
         except MalformedMessage as error:
             raise HangUp(f"malformed request: {error}") from error
         context = self._context(header)
+        if request is None or (api.parts is not None and api.parts.are_many(request)):
+            answer = Answer(api, header, started_s)
+            self._park(answer, None, self._take_long(answer, context, frame, position), holds=True)
+            return 0
         if rest and api.together is not None:
             together = api.together(request, context, frame, position, rest)
             if together is not None:
@@ -316,6 +332,77 @@ class Connection:
             known.learn(header, request, frame, position)
         self._carry_out(Answer(api, header, started_s), context, request, api.handle)
         return 0
+
+    def _take_long(
+        self, answer: Answer, context: Context, frame: memoryview, position: int
+    ) -> Coroutine[Any, Any, Message | None]:
+        """Keeps the frame's buffer, or copies it out of the scratch buffer, before it returns."""
+        buffer = self._keep_buffer()
+        if buffer is None:
+            frame = memoryview(bytearray(frame))
+        return self._handle_long(answer, context, frame, position, buffer)
+
+    async def _handle_long(
+        self,
+        answer: Answer,
+        context: Context,
+        frame: memoryview,
+        position: int,
+        buffer: bytearray | None,
+    ) -> Message | None:
+        """A request with many elements: decoded in steps and, where its API allows it, handled in parts."""
+        api, header = answer.api, answer.header
+        try:
+            is_queued = api.parts is not None and api.parts.is_queued
+            async with self._loop.long_requests if is_queued else nullcontext():
+                decode = api.decode_in_steps(header.api_version)
+                try:
+                    steps = decode(frame, position, api.max_elements)
+                    request, _ = await self._loop.turns.run(steps)
+                except MalformedMessage as error:
+                    raise HangUp(f"malformed request: {error}") from error
+                if api.parts is not None and api.parts.are_many(request):
+                    return await self._handle_parts(api, api.parts, request, context)
+            return await self._handled(api, request, context)
+        finally:
+            self._give_back(buffer)
+
+    async def _handle_parts(
+        self, api: Api[Any, Any], parts: Parts, request: Message, context: Context
+    ) -> Message | None:
+        whole: Message | None = None
+        seen: set[Hashable] = set()
+        for part in parts.split(request, seen):
+            reply = await self._handled(api, part.request, context)
+            if whole is None or reply is None:
+                whole = reply
+            else:
+                parts.join(whole, reply, part.continued)
+            await self._loop.turns.run(_pause())
+        await self._loop.turns.run(emptied(seen))
+        return whole
+
+    async def _handled(
+        self, api: Api[Any, Any], request: Message, context: Context
+    ) -> Message | None:
+        try:
+            reply = api.handle(request, context)
+            if reply is None or isinstance(reply, Message):
+                return reply
+            later: Message | None = await reply
+        except HangUp:
+            raise
+        except Exception as error:  # noqa: BLE001 - a request never crashes the broker
+            return self._refusal(api, request, error)
+        return later
+
+    def _keep_buffer(self) -> bytearray | None:
+        buffer, self._buffer = self._buffer, None
+        return buffer
+
+    def _give_back(self, buffer: bytearray | None) -> None:
+        if buffer is not None:
+            self._loop.memory.give(buffer)
 
     def _context(self, header: RequestHeader) -> Context:
         listener = self.listener
@@ -369,13 +456,13 @@ class Connection:
         _log.error("request-failed api=%s client=%s", api.name, self.client_host, exc_info=error)
         self.listener.services.metrics.request(api.name).errors.value += 1
 
-    def _park(self, answer: Answer, request: Message, reply: Any, *, holds: bool) -> None:
+    def _park(self, answer: Answer, request: Message | None, reply: Any, *, holds: bool) -> None:
         """The answer comes later. Only a pipelined API lets the next request begin before it."""
         if isinstance(reply, Promise) or asyncio.isfuture(reply):
             future: Later = reply
         else:
             future = self._loop.create_future()
-            self._loop.spawn(_into(future, reply), answer.api.name)
+            self._loop.spawn(_into(future, reply, answer, self._loop.turns), answer.api.name)
         answer.future = future
         self._line_up(answer, None)
         if holds:
@@ -383,9 +470,19 @@ class Connection:
             self._waiting = future
         future.add_done_callback(lambda done: self._finish(answer, request, done))
 
-    def _finish(self, answer: Answer, request: Message, done: Later) -> None:
+    def _finish(
+        self, answer: Answer, request: Message | None, done: Later, *, may_be_large: bool = True
+    ) -> None:
         if self._stops & _CLOSED:
             _ = done.cancelled() or done.exception()  # nobody is left to hear of it
+            return
+        if (
+            may_be_large
+            and not done.cancelled()
+            and done.exception() is None
+            and _is_large(done.result())
+        ):
+            self._encode_later(answer, request, done)
             return
         if self._waiting is done:
             self._waiting = None
@@ -402,14 +499,28 @@ class Connection:
         else:
             self._resume()
 
-    def _outcome(self, api: Api[Any, Any], request: Message, done: Later) -> Message | None:
+    def _encode_later(self, answer: Answer, request: Message | None, done: Later) -> None:
+        """A large reply that came through a future is encoded in steps before it is sent."""
+        future = answer.future = self._loop.create_future()
+        if self._waiting is done:
+            self._waiting = future
+        self._loop.spawn(
+            _into(future, _given(done.result()), answer, self._loop.turns), answer.api.name
+        )
+        future.add_done_callback(
+            lambda encoded: self._finish(answer, request, encoded, may_be_large=False)
+        )
+
+    def _outcome(
+        self, api: Api[Any, Any], request: Message | None, done: Later
+    ) -> Message | Encoded | None:
         if done.cancelled():
             raise HangUp(f"{api.name} was given up")
         error = done.exception()
         if error is None:
-            reply: Message | None = done.result()
+            reply: Message | Encoded | None = done.result()
             return reply
-        if isinstance(error, HangUp) or not isinstance(error, Exception):
+        if isinstance(error, HangUp) or not isinstance(error, Exception) or request is None:
             raise error
         return self._refusal(api, request, error)
 
@@ -428,17 +539,17 @@ class Connection:
         if self._line.is_full:
             self._stops |= _FULL
 
-    def _answer_parked(self, answer: Answer, reply: Message | None) -> None:
+    def _answer_parked(self, answer: Answer, reply: Message | Encoded | None) -> None:
         chunks = [] if reply is None else self._encoded(answer, reply)
         leaving = self._line.leave(answer, chunks)
         self._out.put(leaving)
         if not self._line.is_full:
             self._stops &= ~_FULL
 
-    def _encoded(self, answer: Answer, reply: Message) -> list[Chunk]:
+    def _encoded(self, answer: Answer, reply: Message | Encoded) -> list[Chunk]:
         services = self.listener.services
         try:
-            chunks = answer.encoded(reply)
+            chunks = reply.chunks if isinstance(reply, Encoded) else answer.encoded(reply)
         except HangUp:
             raise
         except StorageFault as fault:
@@ -528,10 +639,49 @@ class Connection:
         self.listener.forget(self)
 
 
-async def _into(future: asyncio.Future[Any], coroutine: Coroutine[Any, Any, Any]) -> None:
+def _decoded_at_once(
+    api: Api[Any, Any], header: RequestHeader, frame: memoryview, position: int
+) -> Message | None:
+    """The request of a large frame, unless it has so many elements that this takes more than one step."""
+    steps = api.decode_in_steps(header.api_version)(frame, position, api.max_elements)
+    try:
+        next(steps)
+    except StopIteration as end:
+        request: Message = end.value[0]
+        return request
+    steps.close()
+    return None
+
+
+async def _given(reply: Message) -> Message:
+    return reply
+
+
+def _is_large(reply: Any) -> bool:
+    """Only fetches come through futures and may be large."""
+    return isinstance(reply, FetchResponse) and (
+        len(reply.responses) > _MANY_PARTITIONS
+        or sum(len(topic.partitions) for topic in reply.responses) > _MANY_PARTITIONS
+    )
+
+
+def _pause() -> Steps[None]:
+    """Nothing, in two steps: others go on in between."""
+    yield
+
+
+async def _into(
+    future: asyncio.Future[Any],
+    coroutine: Coroutine[Any, Any, Any],
+    answer: Answer,
+    turns: Turns,
+) -> None:
     """Run a handler that is a coroutine; its outcome becomes the future's."""
     try:
         result = await coroutine
+        if isinstance(result, Message):
+            with suppress(Exception):  # the connection tries it too, and says what is wrong
+                result = await turns.run(answer.encoded_in_steps(result))
     except Exception as error:  # noqa: BLE001 - the connection answers for it
         if not future.done():
             future.set_exception(error)

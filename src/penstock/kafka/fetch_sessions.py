@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from penstock.broker.partition import Partition
 from penstock.broker.waiters import Waiter, Watched, unwatch, watch
 from penstock.model.errors import BrokerError, ErrorCode
+from penstock.model.steps import Steps, finish
 from penstock.replication.leader import NEVER_MS
 from penstock.wire.messages.fetch import FetchRequest
 
@@ -20,6 +21,7 @@ _NO_SESSION: Final = 0
 _FIRST_EPOCH: Final = 0
 _FINAL_EPOCH: Final = -1
 _MAX_EPOCH: Final = (1 << 31) - 1
+_STEP_PARTITIONS: Final = 1000
 _EVICTABLE_AFTER_MS: Final = 120_000  # idle for this long, a session is taken for abandoned
 
 Key = tuple[str | bytes, int]
@@ -193,27 +195,40 @@ class FetchSessions:
         """Sessions whose fetch waits for data."""
         return sum(session.parked is not None for session in self._sessions.values())
 
-    def resolve(self, request: FetchRequest, version: int, now_ms: int) -> Wanted:
-        """Raises BrokerError when the request is not of a session's next step."""
+    def resolve(
+        self,
+        request: FetchRequest,
+        version: int,
+        now_ms: int,
+        wanted: list[FetchPartition] | None = None,
+    ) -> Wanted:
+        """Raises BrokerError when the request is not of a session's next step.
+
+        `wanted`: what the request names, where the caller has it, and will have the session take it.
+        """
+        if wanted is None:
+            takes, wanted = True, wanted_partitions(request)
+        else:
+            takes = False
         if version < 7 or request.session_epoch in (_FIRST_EPOCH, _FINAL_EPOCH):
             self._end(request.session_id)
-            wanted = wanted_partitions(request)
             if version < 7 or request.session_epoch == _FINAL_EPOCH or not wanted:
                 return Wanted(None, wanted, True)
             replica_id = replica_of(request, version)
-            session_begun = self._begin(wanted, version >= 13, now_ms, replica_id=replica_id)
+            session_begun = self._begin(version >= 13, now_ms, replica_id=replica_id)
+            if takes and session_begun is not None:
+                session_begun.take(wanted)
             return Wanted(session_begun, wanted, True)
         session = self._continue(request, version >= 13)
         if session.parked is not None:  # who asks again no longer waits
             session.parked.fire()
         session.used_ms = now_ms
         session.drop(request)
-        session.take(wanted_partitions(request))
+        if takes:
+            session.take(wanted)
         return Wanted(session, [], False)
 
-    def _begin(
-        self, wanted: list[FetchPartition], by_id: bool, now_ms: int, *, replica_id: int
-    ) -> FetchSession | None:
+    def _begin(self, by_id: bool, now_ms: int, *, replica_id: int) -> FetchSession | None:
         self._evict(now_ms)
         if len(self._sessions) >= self._limit and replica_id == NO_REPLICA:
             return None
@@ -223,7 +238,6 @@ class FetchSessions:
         session = self._sessions[session_id] = FetchSession(
             session_id, by_id, now_ms, replica_id=replica_id
         )
-        session.take(wanted)
         return session
 
     def _continue(self, request: FetchRequest, by_id: bool) -> FetchSession:
@@ -274,6 +288,10 @@ def replica_of(request: FetchRequest, version: int) -> int:
 
 def wanted_partitions(request: FetchRequest) -> list[FetchPartition]:
     """Each partition once: of one that is named twice, the last word counts."""
+    return finish(wanted_in_steps(request))
+
+
+def wanted_in_steps(request: FetchRequest) -> Steps[list[FetchPartition]]:
     found: dict[Key, FetchPartition] = {}
     for topic in request.topics:
         for asked in topic.partitions:
@@ -283,4 +301,14 @@ def wanted_partitions(request: FetchRequest) -> list[FetchPartition]:
             wanted.leader_epoch = asked.current_leader_epoch
             wanted.last_fetched_epoch = asked.last_fetched_epoch
             found[wanted.key] = wanted
-    return list(found.values())
+            if len(found) % _STEP_PARTITIONS == 0:
+                yield
+    if len(found) < _STEP_PARTITIONS:
+        return list(found.values())
+    some: list[FetchPartition] = []
+    while found:  # to free it at once would take long
+        some.append(found.popitem()[1])
+        if len(some) % _STEP_PARTITIONS == 0:
+            yield
+    some.reverse()
+    return some

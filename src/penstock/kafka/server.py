@@ -11,6 +11,7 @@ from contextlib import suppress
 from struct import Struct
 from typing import Any, Final
 
+from penstock.broker.turns import Turns
 from penstock.kafka.connection import Connection
 from penstock.kafka.context import Services, Spawn
 from penstock.kafka.memory import FrameMemory
@@ -23,6 +24,7 @@ _ACCEPTS_PER_TICK: Final = 256
 _SWEEP_S: Final = 1.0
 _OUT_OF_FILES_PAUSE_S: Final = 1.0
 _OUT_OF_FILES: Final = (errno.EMFILE, errno.ENFILE)
+_LONG_REQUESTS: Final = 2  # with many elements, that are objects at the same time
 _UNPACED: Final = b"reno"  # which every kernel has, and anyone may choose
 _NEAR_US: Final = 100  # a round trip to a peer in the same rack
 _NEAR_SEND_BUFFER_BYTES: Final = 200_000  # the kernel doubles it: 4 GB/s at such a round trip
@@ -55,6 +57,8 @@ class Loop:
         self.memory = memory
         self.max_frame_bytes = max_frame_bytes
         self.spawn = spawn
+        self.turns = Turns()
+        self.long_requests = asyncio.Semaphore(_LONG_REQUESTS)
         self.time: Callable[[], float] = loop.time
         self.add_reader: Callable[..., Any] = loop.add_reader
         self.remove_reader: Callable[[int], Any] = loop.remove_reader

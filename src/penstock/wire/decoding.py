@@ -33,7 +33,10 @@ _SCOPE: Final[dict[str, Any]] = {
     "uvarint": primitives.read_uvarint,
     "uvarint_rest": primitives.read_uvarint_rest,
     "skip_tags": primitives.skip_tags,
+    "check_tag_count": primitives.check_tag_count,
+    "too_many": primitives.too_many,
 }
+_STEP_ELEMENTS: Final = 2000
 _SLICES: Final = {
     "string": "str(data[at:end], 'utf-8')",
     "bytes": "bytes(data[at:end])",
@@ -41,14 +44,23 @@ _SLICES: Final = {
 }
 
 
-def compile_decoder(struct: StructType, version: int, flexible: bool) -> Any:
-    """`decode(data, at) -> (message, end)`."""
+def compile_decoder(
+    struct: StructType, version: int, flexible: bool, *, in_steps: bool = False
+) -> Any:
+    """`decode(data, at) -> (message, end)`.
+
+    `in_steps`: `decode(data, at, limit)` is a generator that yields between elements and returns the same. It rejects
+    a message with more than `limit` array elements and tagged fields, before it makes them.
+    """
     label = f"{struct.__name__} v{version}"
     source = Source()
     source.scope.update(_SCOPE)
     source.line("size = len(data)")
+    if in_steps:
+        source.line(f"left, step = limit, {_STEP_ELEMENTS}")
+        source.line("if False: yield")  # a generator also where there are no arrays
     with source.block("try:"):
-        writer = _DecoderWriter(source, version, flexible)
+        writer = _DecoderWriter(source, version, flexible, in_steps=in_steps)
         writer.struct(struct, "message")
         writer.flush()
     with source.block("except (StructError, IndexError):"):
@@ -56,7 +68,8 @@ def compile_decoder(struct: StructType, version: int, flexible: bool) -> Any:
     with source.block("except UnicodeDecodeError as error:"):
         source.line(f"raise Malformed(f'{label} has text that is not UTF-8: {{error}}') from None")
     source.line("return message, at")
-    return source.compile("decode(data, at)", f"decoder of {label}")
+    signature = "decode(data, at, limit)" if in_steps else "decode(data, at)"
+    return source.compile(signature, f"decoder of {label}")
 
 
 class _DecoderWriter:
@@ -65,8 +78,9 @@ class _DecoderWriter:
     A length is read into `n` as it was sent: flexible versions send one more, and 0 for null.
     """
 
-    def __init__(self, source: Source, version: int, flexible: bool) -> None:
+    def __init__(self, source: Source, version: int, flexible: bool, *, in_steps: bool) -> None:
         self._source = source
+        self._in_steps = in_steps
         self._line = source.line
         self._version = version
         self._flexible = flexible
@@ -166,12 +180,27 @@ class _DecoderWriter:
         least = self._least_element_size(field)
         with self._unless_null(target, nullable):
             self._check_length(f"({self._length}) * {least} > size - at", label, nullable)
+            self._count(self._length, label)
             if isinstance(field.element, StructType):
                 self._struct_array(field.element, target)
             elif kind_of(field).name in FORMATS:
                 self._fixed_array(kind_of(field).name, target)
             else:
                 self._slice_array(kind_of(field).name, target, label)
+
+    def _count(self, count: str, label: str) -> None:
+        """Charge elements to the limit, before they are made."""
+        if self._in_steps:
+            self._line(f"left -= {count}")
+            self._line(f"if left < 0: raise too_many({label!r}, at, limit)")
+
+    def _step(self, count: str = "1") -> None:
+        """Let others go on after so many elements."""
+        if self._in_steps:
+            self._line(f"step -= {count}")
+            with self._source.block("if step < 0:"):
+                self._line(f"step = {_STEP_ELEMENTS}")
+                self._line("yield")
 
     def _least_element_size(self, field: Field) -> int:
         if isinstance(field.element, StructType):
@@ -185,6 +214,7 @@ class _DecoderWriter:
             self.struct(struct, item)
             self.flush()
             self._line(f"{items}.append({item})")
+            self._step()
 
     def _slice_array(self, kind: str, target: str, label: str) -> None:
         items = self._source.name("items")
@@ -192,6 +222,7 @@ class _DecoderWriter:
         with self._source.block(f"for _ in range({self._length}):"):
             self._slice(kind, "item", label, nullable=False)
             self._line(f"{items}.append(item)")
+            self._step()
 
     def _fixed_array(self, kind: str, target: str) -> None:
         size = least_kind_size(kind, self._flexible)
@@ -201,17 +232,27 @@ class _DecoderWriter:
         else:
             items = f"list(unpack_from(f'>{{{self._length}}}{FORMATS[kind]}', data, at))"
         self._line(f"{target} = {items}; at = end")
+        if self._in_steps:
+            self._line(f"n = len({target})")
+            self._step("n // 8")  # they are made faster than others
 
     def _tags(self, struct: StructType, target: str) -> None:
         self._run.append(("B", "n"))
         self.flush()
         tagged = tagged_fields(struct, self._version)
         if not tagged:
-            self._line("if n: at = skip_tags(n, data, at)")
+            with self._source.block("if n:"):
+                self._line("at = skip_tags(n, data, at)")
+                self._count("n", f"tags of {struct.__name__}")
+                self._step("n")
             return
         tag, end = self._source.name("tag"), self._source.name("tag_end")
         with self._source.block("if n:"):
-            self._line("if n > 127: n, at = uvarint_rest(n, data, at)")
+            with self._source.block("if n > 127:"):
+                self._line("n, at = uvarint_rest(n, data, at)")
+                self._line("check_tag_count(n, at)")
+            self._count("n", f"tags of {struct.__name__}")
+            self._step("n")
             with self._source.block("for _ in range(n):"):
                 self._line(f"{tag}, at = uvarint(data, at); n, at = uvarint(data, at)")
                 self._line(f"{end} = at + n")

@@ -14,6 +14,7 @@ from penstock.wire.constructors import shared_default
 from penstock.wire.fields import UNSET, Field, StructType
 from penstock.wire.source import FORMATS, Source, kind_of, tagged_fields
 
+_STEP_ELEMENTS: Final = 1000
 _SCOPE: Final[dict[str, Any]] = {
     "pack": packing.pack,
     "StructError": packing.error,
@@ -24,12 +25,20 @@ _SCOPE: Final[dict[str, Any]] = {
 }
 
 
-def compile_encoder(struct: StructType, version: int, flexible: bool) -> Any:
-    """`encode(message, out)`, which appends chunks to `out`."""
+def compile_encoder(
+    struct: StructType, version: int, flexible: bool, *, in_steps: bool = False
+) -> Any:
+    """`encode(message, out)`, which appends chunks to `out`.
+
+    `in_steps`: a generator that yields between elements of arrays.
+    """
     label = f"{struct.__name__} v{version}"
     source = _begin()
+    if in_steps:
+        source.line(f"step = {_STEP_ELEMENTS}")
+        source.line("if False: yield")  # a generator also where there are no arrays
     with source.block("try:"):
-        writer = _EncoderWriter(source, version, flexible)
+        writer = _EncoderWriter(source, version, flexible, in_steps=in_steps)
         writer.struct(struct, "message")
         writer.flush()
     with source.block("except StructError as error:"):
@@ -64,8 +73,11 @@ def _compile_tag_section(struct: StructType, version: int) -> Any:
 class _EncoderWriter:
     """Writes the lines that encode structs into `parts`. `n` and `v` are scratch."""
 
-    def __init__(self, source: Source, version: int, flexible: bool) -> None:
+    def __init__(
+        self, source: Source, version: int, flexible: bool, *, in_steps: bool = False
+    ) -> None:
         self._source = source
+        self._in_steps = in_steps
         self._line = source.line
         self._version = version
         self._flexible = flexible
@@ -182,6 +194,12 @@ class _EncoderWriter:
             with self._source.block(f"for {item} in {value}{' or ()' if nullable else ''}:"):
                 self.struct(field.element, item)
                 self.flush()
+                if self._in_steps:
+                    self._line("step -= 1")
+                    with self._source.block("if step < 0:"):
+                        self._line(f"step = {_STEP_ELEMENTS}")
+                        self._line("if parts: out.append(join(parts)); parts.clear()")
+                        self._line("yield")
         else:
             with self._source.block("if n > 0:"):
                 self._primitive_array(kind_of(field).name, value)

@@ -8,6 +8,7 @@ from penstock.model.errors import BrokerError, ErrorCode
 from penstock.wire.fields import Chunk
 
 SMALL_UVARINTS: Final = tuple(bytes((value,)) for value in range(0x80))
+MAX_TAGS: Final = 1000  # in one tag section; messages have a few
 MAX_STRING_BYTES: Final = 0x7FFF  # in every version, although varints could say more
 
 
@@ -51,6 +52,7 @@ def skip_tags(count: int, data: memoryview, at: int) -> int:
     """Where a tag section ends whose `count`, or the first byte of it, ended before `at`."""
     if count > 0x7F:
         count, at = read_uvarint_rest(count, data, at)
+        check_tag_count(count, at)
     for _ in range(count):
         _, at = read_uvarint(data, at)
         length, at = read_uvarint(data, at)
@@ -58,6 +60,17 @@ def skip_tags(count: int, data: memoryview, at: int) -> int:
             raise bad_length("a tagged field", at, length, len(data))
         at += length
     return at
+
+
+def check_tag_count(count: int, at: int) -> None:
+    if count > MAX_TAGS:
+        raise MalformedMessage(f"{count} tagged fields at byte {at}; the limit is {MAX_TAGS}")
+
+
+def too_many(label: str, at: int, limit: int) -> MalformedMessage:
+    return MalformedMessage(
+        f"{label} at byte {at}: the message has more than {limit} array elements"
+    )
 
 
 def encode_uvarint(value: int) -> bytes:

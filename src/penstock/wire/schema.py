@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 from penstock.wire.constructors import compile_constructor
@@ -69,6 +69,14 @@ AnyMessage = TypeVar("AnyMessage", bound=Message)
 _decoders: dict[tuple[type[Message], int], Callable[[memoryview, int], Any]] = {}
 _encoders: dict[tuple[type[Message], int], Callable[[Any, list[Chunk]], None]] = {}
 
+_step_decoders: dict[
+    tuple[type[Message], int],
+    Callable[[memoryview, int, int], Generator[None, None, tuple[Any, int]]],
+] = {}
+_step_encoders: dict[
+    tuple[type[Message], int], Callable[[Any, list[Chunk]], Generator[None, None, None]]
+] = {}
+
 
 def decode_for(
     cls: type[AnyMessage], version: int
@@ -89,6 +97,30 @@ def encode_for(cls: type[AnyMessage], version: int) -> Callable[[AnyMessage, lis
         _check(cls, version)
         encoder = compile_encoder(cls, version, version >= cls.flexible_from)
         _encoders[cls, version] = encoder
+    return encoder
+
+
+def decode_in_steps(
+    cls: type[AnyMessage], version: int
+) -> Callable[[memoryview, int, int], Generator[None, None, tuple[AnyMessage, int]]]:
+    """As `decode_for`, as a generator, with a limit of array elements in all."""
+    decoder = _step_decoders.get((cls, version))
+    if decoder is None:
+        _check(cls, version)
+        decoder = compile_decoder(cls, version, version >= cls.flexible_from, in_steps=True)
+        _step_decoders[cls, version] = decoder
+    return decoder
+
+
+def encode_in_steps(
+    cls: type[AnyMessage], version: int
+) -> Callable[[AnyMessage, list[Chunk]], Generator[None, None, None]]:
+    """As `encode_for`, as a generator."""
+    encoder = _step_encoders.get((cls, version))
+    if encoder is None:
+        _check(cls, version)
+        encoder = compile_encoder(cls, version, version >= cls.flexible_from, in_steps=True)
+        _step_encoders[cls, version] = encoder
     return encoder
 
 

@@ -23,7 +23,7 @@ from penstock.records.record import Record
 from penstock.storage.log import Origin
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.messages.heartbeat import HeartbeatResponse
-from penstock.wire.messages.list_groups import ListGroupsRequest
+from penstock.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from penstock.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from penstock.wire.schema import Message
 from tests.support.clocks import ManualClock
@@ -211,7 +211,9 @@ def test_until_its_log_is_read_a_group_is_loading_and_its_members_are_not_distur
         loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert refusal.value.code is loading
         context = broker.context(ApiKey.LIST_GROUPS, 5)
-        assert list_groups.handle(ListGroupsRequest(), context).error_code == loading
+        listed = list_groups.handle(ListGroupsRequest(), context)
+        assert isinstance(listed, ListGroupsResponse)
+        assert listed.error_code == loading
         told = sync_group.refuse(sync_request(member, 1, {}), BrokerError("", loading))
         assert told.error_code == ErrorCode.REBALANCE_IN_PROGRESS
         until_loaded(broker)

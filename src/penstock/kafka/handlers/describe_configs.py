@@ -1,6 +1,7 @@
 """DescribeConfigs: every setting of topics, brokers and groups, its source, its synonyms and what it means."""
 
 import asyncio
+from collections.abc import Hashable
 
 from penstock.kafka.config_entries import (
     Entry,
@@ -30,6 +31,12 @@ async def handle(request: DescribeConfigsRequest, context: Context) -> DescribeC
         response.results.append(_describe(asked, request, context))
         await asyncio.sleep(0)  # a thousand topics take half a second: others have their turn
     return response
+
+
+def key_of(asked: DescribeConfigsResource) -> Hashable:
+    """A resource is described once, however often it is named."""
+    keys = asked.configuration_keys
+    return asked.resource_type, asked.resource_name, None if keys is None else tuple(keys)
 
 
 def refuse(request: DescribeConfigsRequest, error: BrokerError) -> DescribeConfigsResponse:

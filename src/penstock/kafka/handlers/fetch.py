@@ -3,20 +3,30 @@
 A reader gets whole batches, at least one where there is any, and never a byte past what it may see.
 """
 
+import asyncio
 from collections.abc import Awaitable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from penstock.broker.partition import Partition, Read
+from penstock.broker.turns import Turns
 from penstock.broker.waiters import Waiter
 from penstock.kafka import leader_hints
 from penstock.kafka.answers import COPIED_SLICE_BYTES
 from penstock.kafka.closest_replica import Redirect, closest_replica
 from penstock.kafka.context import Context
-from penstock.kafka.fetch_sessions import NO_REPLICA, FetchPartition, Wanted, replica_of
+from penstock.kafka.fetch_sessions import (
+    NO_REPLICA,
+    FetchPartition,
+    FetchSession,
+    Wanted,
+    replica_of,
+    wanted_in_steps,
+)
 from penstock.kafka.known_fetch import KnownFetch
 from penstock.kafka.promise import Promise
 from penstock.kafka.security import Operation, ResourceType
 from penstock.model.errors import BrokerError, ErrorCode
+from penstock.model.steps import Steps
 from penstock.storage.epochs import EpochEnd
 from penstock.storage.files import FileSlice, is_resident, warm
 from penstock.wire.messages.fetch import (
@@ -38,15 +48,21 @@ _EPOCHS_SINCE_VERSION = 15  # of the brokers that fetch (KIP-903)
 _FILES_OF_AN_ANSWER = 64  # slices too large to be copied: each holds a descriptor until it is sent
 _FILES_OF_A_REPLICAS_ANSWER = 512
 _SCARCE_BYTES = 64 << 10  # of an answer while those not read yet hold too many descriptors
+_MANY = 1000  # partitions: more are looked at in steps
+_STEP = 200  # partitions looked at, or answered, at once
 
 Outcome = Read | EpochEnd | Redirect | BrokerError
 
 
-class Look(NamedTuple):
+@dataclass(slots=True)
+class Look:
     """What there is to read at one moment."""
 
     found: list[tuple[FetchPartition, Outcome]]
-    lacking_bytes: int  # before an answer is worth sending; 0: now
+    lacking_bytes: int  # before an answer is worth sending; 0 or less: now
+    left_bytes: int  # that still fit into the answer
+    left_files: int  # that it may still hold open
+    is_empty: bool  # nothing was read yet
 
 
 def handle(request: FetchRequest, context: Context) -> FetchResponse | Awaitable[FetchResponse]:
@@ -54,12 +70,41 @@ def handle(request: FetchRequest, context: Context) -> FetchResponse | Awaitable
     replica_id = replica_of(request, context.version)
     if replica_id != NO_REPLICA:
         replica = _check_replica(replica_id, request, context)
+    if len(request.topics) > _MANY or (request.topics and _names_many(request)):
+        context.holds = True
+        return _fetch_many(request, context, replica)
     now_ms = context.clock.monotonic_ms()
     wanted = context.services.sessions.resolve(request, context.version, now_ms)
     return _begin(Fetch(request, context, replica, wanted), context)
 
 
+def _names_many(request: FetchRequest) -> bool:
+    return sum(len(topic.partitions) for topic in request.topics) > _MANY
+
+
+async def _fetch_many(
+    request: FetchRequest, context: Context, replica: tuple[int, int] | None
+) -> FetchResponse:
+    """A request that names many partitions, in steps."""
+    turns = context.replicas.turns
+    named = await turns.run(wanted_in_steps(request))
+    now_ms = context.clock.monotonic_ms()
+    wanted = context.services.sessions.resolve(request, context.version, now_ms, named)
+    if wanted.session is not None:
+        await turns.run(_take_in_steps(wanted.session, named))
+    return await Fetch(request, context, replica, wanted).run_in_steps(may_wait=True)
+
+
+def _take_in_steps(session: FetchSession, named: list[FetchPartition]) -> Steps[None]:
+    for first in range(0, len(named), _STEP):
+        session.take(named[first : first + _STEP])
+        yield
+
+
 def _begin(fetch: "Fetch", context: Context) -> FetchResponse | Awaitable[FetchResponse]:
+    if fetch.is_large:
+        context.holds = True
+        return fetch.run_in_steps(may_wait=True)
     look = fetch.look()
     waits = look.lacking_bytes > 0
     context.holds = not (waits and fetch.may_be_overtaken)
@@ -103,6 +148,7 @@ class Fetch:
         "_empty",
         "_enough",
         "_held",
+        "_is_any_refused",
         "_is_full",
         "_partitions",
         "_replica",
@@ -125,6 +171,7 @@ class Fetch:
         self._enough: Look | None = None  # the one that has just ended the waiting
         self._empty: dict[FetchPartition, Read] = {}  # where there was nothing to read yet
         self._session, self._partitions, self._is_full = wanted
+        self._is_any_refused = False
 
     @property
     def may_be_overtaken(self) -> bool:
@@ -136,6 +183,13 @@ class Fetch:
         if self._session is None or self._is_full:
             return self._partitions
         return list(self._session.active)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it looks at many partitions, which takes long."""
+        if self._session is None or self._is_full:
+            return len(self._partitions) > _MANY
+        return len(self._session.active) > _MANY
 
     def _find(self, wanted: FetchPartition) -> Partition:
         """Its partition. Raises BrokerError when the reader may not see it, or it is not there."""
@@ -171,6 +225,11 @@ class Fetch:
         Until something was read, a batch may be larger than any limit; from then on none (KIP-74).
         The number of files is limited too: a peer that does not read its answers keeps them open.
         """
+        look = self._new_look()
+        self._look_at(self._wanted(), look, again=again)
+        return self._looked(look)
+
+    def _new_look(self) -> Look:
         request = self._request
         left_bytes = min(request.max_bytes, self._context.config.fetch_max_bytes)
         left_files = _FILES_OF_AN_ANSWER if self._replica is None else _FILES_OF_A_REPLICAS_ANSWER
@@ -180,9 +239,17 @@ class Fetch:
         else:
             left_bytes = min(left_bytes, _SCARCE_BYTES)
         lacking_bytes = request.min_bytes if request.max_wait_ms > 0 else 0
-        found: list[tuple[FetchPartition, Outcome]] = []
-        empty = True
-        for wanted in self._wanted():
+        return Look([], lacking_bytes, left_bytes, left_files, True)
+
+    def _looked(self, look: Look) -> Look:
+        if not look.found and not self._session:  # nothing to wait for, nor anything in a session
+            look.lacking_bytes = 0
+        return look
+
+    def _look_at(self, partitions: list[FetchPartition], look: Look, *, again: bool) -> None:
+        found, lacking_bytes = look.found, look.lacking_bytes
+        left_bytes, left_files, empty = look.left_bytes, look.left_files, look.is_empty
+        for wanted in partitions:
             if again and (nothing := self._still_empty(wanted)) is not None:
                 found.append((wanted, nothing))
                 continue
@@ -211,8 +278,8 @@ class Fetch:
                 self._empty[wanted] = read
             if lacking_bytes > 0 and self._is_urgent(wanted, read):
                 lacking_bytes = 0
-        nothing_to_wait_for = not found and not self._session  # nor anything in a session
-        return Look(found, 0 if nothing_to_wait_for else lacking_bytes)
+        look.lacking_bytes, look.is_empty = lacking_bytes, empty
+        look.left_bytes, look.left_files = left_bytes, left_files
 
     def _still_empty(self, wanted: FetchPartition) -> Read | None:
         """What the last look found, if that was nothing and no more is committed; any other change ends the waiting."""
@@ -295,6 +362,8 @@ class Fetch:
         return promise
 
     def _look_again(self) -> int:
+        if self.is_large:
+            return 0
         look = self.look(again=True)
         self._enough = look if look.lacking_bytes <= 0 else None
         return look.lacking_bytes
@@ -307,6 +376,10 @@ class Fetch:
 
     def _fulfil(self, promise: Promise[FetchResponse]) -> None:
         if promise.done():
+            return
+        if self.is_large and self._enough is None:
+            steps = self.run_in_steps(may_wait=False)
+            self._context.services.spawn(_relay(steps, promise), "fetch")
             return
         try:
             answer = self.answer(self._enough or self.look())
@@ -322,34 +395,108 @@ class Fetch:
 
     def answer(self, look: Look) -> FetchResponse | Awaitable[FetchResponse]:
         response = FetchResponse()
-        slices: list[FileSlice] = []
-        is_any_refused = False
-        for wanted, outcome in look.found:
+        cold: list[FileSlice] = []
+        self._answer_some(look.found, response, cold)
+        return self._answered(response, cold)
+
+    def _answer_some(
+        self,
+        found: list[tuple[FetchPartition, Outcome]],
+        response: FetchResponse,
+        cold: list[FileSlice],
+    ) -> None:
+        """Add to the response, and to the slices that must be brought into memory before it is sent."""
+        for wanted, outcome in found:
             if isinstance(outcome, BrokerError):
                 data = self._refused(wanted, outcome)
-                is_any_refused = True
+                self._is_any_refused = True
             elif isinstance(outcome, EpochEnd):
                 data = self._diverging(wanted, outcome)
             elif isinstance(outcome, Redirect):
                 data = self._redirected(wanted, outcome)
             else:
                 data = self._read_data(wanted, outcome)
-                slices += outcome.slices
+                for piece in outcome.slices:
+                    if len(piece) > COPIED_SLICE_BYTES:
+                        piece.queue()
+                    if not is_resident(piece):
+                        cold.append(piece)
             if self._is_full or self._is_worth_telling(wanted, data, outcome):
                 _add(response, wanted, data)
                 wanted.told_high_watermark = data.high_watermark
                 wanted.told_log_start = data.log_start_offset
             if self._session is not None:
                 self._note_answer(wanted, outcome)
+
+    def _answered(
+        self, response: FetchResponse, cold: list[FileSlice]
+    ) -> FetchResponse | Awaitable[FetchResponse]:
         if self._session is not None:
             response.session_id = self._session.id
-        if is_any_refused:
+        if self._is_any_refused:
             self._tell_places(response)
-        for piece in slices:
-            if len(piece) > COPIED_SLICE_BYTES:
-                piece.queue()
-        cold = [piece for piece in slices if not is_resident(piece)]
         return self._warmed(response, cold) if cold else response
+
+    # Many partitions ---------------------------------------------------------------------------
+
+    async def run_in_steps(self, *, may_wait: bool) -> FetchResponse:
+        """The whole request, in steps. What grows meanwhile counts for the waiting."""
+        turns = self._context.replicas.turns
+        if may_wait and self._request.max_wait_ms > 0:
+            look = await self._await_data(turns)
+        else:
+            look = await turns.run(self._look_in_steps(None))
+        response = FetchResponse()
+        cold: list[FileSlice] = []
+        await turns.run(self._answer_in_steps(look, response, cold))
+        answer = self._answered(response, cold)
+        return answer if isinstance(answer, FetchResponse) else await answer
+
+    async def _await_data(self, turns: Turns) -> Look:
+        loop, session = self._context.services.replicas.loop, self._session
+        grown: asyncio.Future[None] = loop.create_future()
+        waiter = Waiter(
+            (),
+            self._request.min_bytes,
+            self._request.max_wait_ms / 1000,
+            lambda: None if grown.done() else grown.set_result(None),
+            loop,
+            wary=self._request.isolation_level != 0,
+            as_replica=self._replica is not None,
+        )
+        if session is not None:
+            session.parked = waiter
+        try:
+            look = await turns.run(self._look_in_steps(None if session is not None else waiter))
+            grown_bytes = self._request.min_bytes - waiter.lacking_bytes
+            if look.lacking_bytes <= grown_bytes or grown.done():
+                return look
+            waiter.lacks_less(waiter.lacking_bytes - look.lacking_bytes)
+            await grown
+        finally:
+            if session is not None and session.parked is waiter:
+                session.parked = None
+            await turns.run(_unwatch_in_steps(waiter))
+            waiter.cancel()
+        return await turns.run(self._look_in_steps(None))
+
+    def _look_in_steps(self, waiter: Waiter | None) -> Steps[Look]:
+        """`waiter`: watches the partitions from then on when they were looked at."""
+        look, partitions = self._new_look(), self._wanted()
+        for first in range(0, len(partitions), _STEP):
+            some = partitions[first : first + _STEP]
+            self._look_at(some, look, again=False)
+            if waiter is not None:
+                waiter.watch(wanted.partition for wanted in some if wanted.partition is not None)
+            yield
+        return self._looked(look)
+
+    def _answer_in_steps(
+        self, look: Look, response: FetchResponse, cold: list[FileSlice]
+    ) -> Steps[None]:
+        for first in range(0, len(look.found), _STEP):
+            self._answer_some(look.found[first : first + _STEP], response, cold)
+            yield
 
     def _tell_places(self, response: FetchResponse) -> None:
         leaders = {
@@ -476,6 +623,11 @@ def _aborted(read: Read) -> list[AbortedTransaction] | None:
         AbortedTransaction(producer_id=txn.producer_id, first_offset=txn.first_offset)
         for txn in read.aborted
     ]
+
+
+def _unwatch_in_steps(waiter: Waiter) -> Steps[None]:
+    while waiter.unwatch_some(_STEP):
+        yield
 
 
 async def _relay(answer: Awaitable[FetchResponse], promise: Promise[FetchResponse]) -> None:

@@ -16,6 +16,7 @@ from penstock.wire.messages.find_coordinator import (
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
 _BATCHED_SINCE: Final = 4
+_KEY_CHARS: Final = 300  # of which the time for any key makes
 _SLICE_CHARS: Final = 32_768  # of keys, whose hashes take time, between two chances for others
 
 
@@ -38,7 +39,7 @@ async def _answers(request: FindCoordinatorRequest, context: Context) -> list[Co
     chars = 0
     for key in request.coordinator_keys:
         answers.append(await _answer(key, request.key_type, context))
-        chars += len(key)
+        chars += len(key) + _KEY_CHARS
         if chars >= _SLICE_CHARS:
             chars = 0
             await asyncio.sleep(0)

@@ -1,11 +1,12 @@
 """ListTransactions: the transactional ids that this broker coordinates and the client may see."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from penstock.groups.patterns import Pattern
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
 from penstock.model.errors import ErrorCode
+from penstock.model.steps import Steps
 from penstock.transactions.state import AT_REST, Status, Transaction
 from penstock.wire.messages.list_transactions import (
     ListTransactionsRequest,
@@ -13,27 +14,38 @@ from penstock.wire.messages.list_transactions import (
     TransactionState,
 )
 
+_STEP_TRANSACTIONS = 1000
 _STATES = {status.title for status in Status}
 
 
-def handle(request: ListTransactionsRequest, context: Context) -> ListTransactionsResponse:
+def handle(
+    request: ListTransactionsRequest, context: Context
+) -> ListTransactionsResponse | Awaitable[ListTransactionsResponse]:
     if context.transactions.is_loading:
         return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    return context.replicas.turns.begin(_list(request, context))
+
+
+def _list(request: ListTransactionsRequest, context: Context) -> Steps[ListTransactionsResponse]:
     known = list(context.transactions.transactions())
     is_wanted = _filter(request, known, context)
-    return ListTransactionsResponse(
-        unknown_state_filters=[name for name in request.state_filters if name not in _STATES],
-        transaction_states=[
-            TransactionState(
-                transactional_id=found.id,
-                producer_id=found.producer_id,
-                transaction_state=found.status.title,
-            )
-            for found in known
-            if is_wanted(found)
-            and context.allows(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, found.id)
-        ],
+    response = ListTransactionsResponse(
+        unknown_state_filters=[name for name in request.state_filters if name not in _STATES]
     )
+    for number, found in enumerate(known, 1):
+        if is_wanted(found) and context.allows(
+            Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, found.id
+        ):
+            response.transaction_states.append(
+                TransactionState(
+                    transactional_id=found.id,
+                    producer_id=found.producer_id,
+                    transaction_state=found.status.title,
+                )
+            )
+        if number % _STEP_TRANSACTIONS == 0:
+            yield
+    return response
 
 
 def _filter(

@@ -1,12 +1,13 @@
 """Metadata: brokers, topics and who leads what; creates a missing topic where that is allowed."""
 
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Hashable, Iterable, Mapping, Sequence
 
 from penstock.kafka.context import Context
 from penstock.kafka.security import CLUSTER_NAME, Operation, ResourceType
-from penstock.metadata.image import TopicImage
+from penstock.metadata.image import PartitionImage, TopicImage
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.ids import NO_TOPIC_ID
+from penstock.model.steps import Steps
 from penstock.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -16,15 +17,37 @@ from penstock.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 
+_STEP_PARTITIONS = 1000
 _NOT_ASKED = -(1 << 31)
 _BY_ID_SINCE_VERSION = 12  # v10 and v11 can carry ids, but not answer for a topic without a name
+
+
+class _Step:
+    """Counts partitions over topics, and says when others should have their turn."""
+
+    def __init__(self) -> None:
+        self._left = _STEP_PARTITIONS
+
+    def is_over(self, count: int) -> bool:
+        self._left -= count
+        if self._left > 0:
+            return False
+        self._left = _STEP_PARTITIONS
+        return True
 
 
 def handle(
     request: MetadataRequest, context: Context
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
     missing = _to_create(request, context)
-    return _create_first(missing, request, context) if missing else _answer(request, context, {})
+    if missing:
+        return _create_first(missing, request, context)
+    return context.replicas.turns.begin(_answer(request, context, {}))
+
+
+def key_of(asked: MetadataRequestTopic) -> Hashable:
+    """A topic is described once, however often it is named."""
+    return asked.name, asked.topic_id
 
 
 async def _create_first(
@@ -36,7 +59,7 @@ async def _create_first(
             await context.cluster.auto_create_topic(name)
         except BrokerError as error:
             failures[name] = error
-    return _answer(request, context, failures)
+    return await context.replicas.turns.run(_answer(request, context, failures))
 
 
 def _to_create(request: MetadataRequest, context: Context) -> dict[str, None]:
@@ -64,14 +87,20 @@ def _may_create(name: str, context: Context) -> bool:
 
 def _answer(
     request: MetadataRequest, context: Context, failures: Mapping[str, BrokerError]
-) -> MetadataResponse:
+) -> Steps[MetadataResponse]:
     cluster = context.cluster
     image, endpoints = cluster.image, cluster.told_endpoints
+    topics: list[MetadataResponseTopic] = []
+    step = _Step()
     if request.topics is None or (context.version == 0 and not request.topics):
-        names = context.permitted(Operation.DESCRIBE, ResourceType.TOPIC, image.topics)
-        topics = [_described(image.topics[name], request, context) for name in names]
+        for name in context.permitted(Operation.DESCRIBE, ResourceType.TOPIC, image.topics):
+            known = image.topics.get(name)  # it may be deleted between two steps
+            if known is not None:
+                topics.append((yield from _described(known, request, context, step)))
     else:
-        topics = [_topic(asked, request, context, failures) for asked in request.topics]
+        for asked in {key_of(asked): asked for asked in request.topics}.values():
+            topic = yield from _topic(asked, request, context, failures, step)
+            topics.append(topic)
         if not topics:  # who asks for brokers alone looks for no leaders
             endpoints = cluster.endpoints
     return MetadataResponse(
@@ -107,15 +136,16 @@ def _topic(
     request: MetadataRequest,
     context: Context,
     failures: Mapping[str, BrokerError],
-) -> MetadataResponseTopic:
+    step: _Step,
+) -> Steps[MetadataResponseTopic]:
     try:
         if not asked.name:
-            return _described(_by_id(asked, context), request, context)
+            return (yield from _described(_by_id(asked, context), request, context, step))
         context.authorize(Operation.DESCRIBE, ResourceType.TOPIC, asked.name)
         topic = context.cluster.image.topics.get(asked.name)
         if topic is None:
             raise failures.get(asked.name) or _why_missing(asked.name, request, context)
-        return _described(topic, request, context)
+        return (yield from _described(topic, request, context, step))
     except BrokerError as error:
         name = asked.name if context.version >= _BY_ID_SINCE_VERSION else asked.name or ""
         return MetadataResponseTopic(error_code=error.code, name=name, topic_id=asked.topic_id)
@@ -143,22 +173,30 @@ def _by_id(asked: MetadataRequestTopic, context: Context) -> TopicImage:
 
 
 def _described(
-    topic: TopicImage, request: MetadataRequest, context: Context
-) -> MetadataResponseTopic:
+    topic: TopicImage, request: MetadataRequest, context: Context, step: _Step
+) -> Steps[MetadataResponseTopic]:
+    partitions: list[MetadataResponsePartition] = []
+    failed = context.replicas.failed(topic.name)
+    for first in range(0, len(topic.partitions), _STEP_PARTITIONS):
+        some = topic.partitions[first : first + _STEP_PARTITIONS]
+        partitions += _partitions(some, first, failed, context)
+        if step.is_over(len(some)):
+            yield
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.is_internal,
-        partitions=list(_partitions(topic, context)),
+        partitions=partitions,
         topic_authorized_operations=context.operations(ResourceType.TOPIC, topic.name)
         if request.include_topic_authorized_operations
         else _NOT_ASKED,
     )
 
 
-def _partitions(topic: TopicImage, context: Context) -> Iterable[MetadataResponsePartition]:
-    failed = context.replicas.failed(topic.name)
-    for index, partition in enumerate(topic.partitions):
+def _partitions(
+    some: Sequence[PartitionImage], first: int, failed: frozenset[int], context: Context
+) -> Iterable[MetadataResponsePartition]:
+    for index, partition in enumerate(some, first):
         yield MetadataResponsePartition(
             error_code=ErrorCode.NONE if partition.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
             partition_index=index,
