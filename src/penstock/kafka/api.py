@@ -20,6 +20,7 @@ from penstock.wire.schema import (
 )
 
 MAX_ELEMENTS: Final = 10_000  # of all arrays of a request, where its row says nothing else
+NEVER_BYTES: Final = 1 << 62
 PLAIN_BYTES: Final = 16 << 10  # a larger frame is decoded in steps, likewise
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -85,6 +86,8 @@ class Api(Generic[Request, Response]):
         self.known = known  # of a connection; None: each request is decoded
         self.pipelined = pipelined  # later requests may begin while its answer is still awaited
         self.parts = parts  # it can be handled in parts; None: only as a whole
+        # a smaller frame has no more elements than are handled at once
+        self.few_bytes = NEVER_BYTES if parts is None else parts.at_once
         self.max_elements = max_elements  # of all arrays of a request
         self.plain_bytes = plain_bytes  # a larger frame is decoded in steps
         self._flexible_header_from = (

@@ -202,10 +202,8 @@ from penstock.wire.messages.update_features import UpdateFeaturesRequest, Update
 from penstock.wire.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from penstock.wire.schema import Message
 
-_MANY: Final = (
-    300_000  # array elements of a request about partitions: 100,000 of them, and their topics
-)
-_MOST: Final = 1_000_000  # with lists of replicas
+_MANY: Final = 200_000  # array elements: 100,000 partitions of 100,000 topics
+_SOME: Final = 20_000
 _CONSUMER_GROUPS: Final = (GROUP_VERSION, CONSUMER_PROTOCOL)
 _MIRRORS: Final = (MIRROR_VERSION, MIRRORED_TOPICS)
 
@@ -237,11 +235,11 @@ _ROWS: tuple[Api[Any, Any], ...] = (
     _api(ApiKey.OFFSET_DELETE, (0, 0), OffsetDeleteRequest, OffsetDeleteResponse, offset_delete.handle, parts=Parts(("topics", "partitions"), at_once=500), max_elements=_MANY),
     _api(ApiKey.CONSUMER_GROUP_HEARTBEAT, (0, 1), ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, consumer_group_heartbeat.handle, needs=_CONSUMER_GROUPS, max_elements=_MANY),
     _api(ApiKey.CONSUMER_GROUP_DESCRIBE, (0, 1), ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, consumer_group_describe.handle, refuse=consumer_group_describe.refuse, needs=_CONSUMER_GROUPS, parts=Parts(("group_ids",), ("groups",), at_once=10, distinct=str)),
-    _api(ApiKey.CREATE_TOPICS, (2, 7), CreateTopicsRequest, CreateTopicsResponse, create_topics.handle, refuse=create_topics.refuse, forwarded=True, max_elements=_MANY),
-    _api(ApiKey.DELETE_TOPICS, (1, 6), DeleteTopicsRequest, DeleteTopicsResponse, delete_topics.handle, refuse=delete_topics.refuse, forwarded=True, max_elements=_MANY),
+    _api(ApiKey.CREATE_TOPICS, (2, 7), CreateTopicsRequest, CreateTopicsResponse, create_topics.handle, refuse=create_topics.refuse, forwarded=True, max_elements=_SOME),
+    _api(ApiKey.DELETE_TOPICS, (1, 6), DeleteTopicsRequest, DeleteTopicsResponse, delete_topics.handle, refuse=delete_topics.refuse, forwarded=True, parts=Parts(("topics",), ("responses",), at_once=500, otherwise=Parts(("topic_names",), ("responses",), at_once=500)), max_elements=_MANY),
     _api(ApiKey.DELETE_RECORDS, (0, 2), DeleteRecordsRequest, DeleteRecordsResponse, delete_records.handle, refuse=delete_records.refuse, parts=Parts(("topics", "partitions"), at_once=100), max_elements=_MANY),
     _api(ApiKey.INIT_PRODUCER_ID, (0, 5), InitProducerIdRequest, InitProducerIdResponse, init_producer_id.handle, refuse=init_producer_id.refuse),
-    _api(ApiKey.ADD_PARTITIONS_TO_TXN, (0, 5), AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, add_partitions_to_txn.handle, refuse=add_partitions_to_txn.refuse, max_elements=_MANY),
+    _api(ApiKey.ADD_PARTITIONS_TO_TXN, (0, 5), AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, add_partitions_to_txn.handle, refuse=add_partitions_to_txn.refuse, parts=Parts(("transactions",), ("results_by_transaction",), at_once=100, is_queued=False), max_elements=_SOME),
     _api(ApiKey.ADD_OFFSETS_TO_TXN, (0, 4), AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, add_offsets_to_txn.handle),
     _api(ApiKey.END_TXN, (0, 5), EndTxnRequest, EndTxnResponse, end_txn.handle),
     _api(ApiKey.WRITE_TXN_MARKERS, (0, 2), WriteTxnMarkersRequest, WriteTxnMarkersResponse, write_txn_markers.handle, refuse=write_txn_markers.refuse, parts=Parts(("markers", "topics", "partition_indexes"), ("markers", "topics", "partitions"), at_once=100, is_queued=False), max_elements=_MANY),
@@ -256,16 +254,16 @@ _ROWS: tuple[Api[Any, Any], ...] = (
     _api(ApiKey.ALTER_CONFIGS, (0, 2), AlterConfigsRequest, AlterConfigsResponse, alter_configs.handle, refuse=alter_configs.refuse, forwarded=True),
     _api(ApiKey.ALTER_REPLICA_LOG_DIRS, (1, 2), AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse, alter_replica_log_dirs.handle, refuse=alter_replica_log_dirs.refuse),
     _api(ApiKey.DESCRIBE_LOG_DIRS, (1, 5), DescribeLogDirsRequest, DescribeLogDirsResponse, describe_log_dirs.handle, max_elements=_MANY),
-    _api(ApiKey.CREATE_PARTITIONS, (0, 3), CreatePartitionsRequest, CreatePartitionsResponse, create_partitions.handle, refuse=create_partitions.refuse, forwarded=True, max_elements=_MANY),
-    _api(ApiKey.ELECT_LEADERS, (0, 2), ElectLeadersRequest, ElectLeadersResponse, elect_leaders.handle, refuse=elect_leaders.refuse, forwarded=True, max_elements=_MANY),
+    _api(ApiKey.CREATE_PARTITIONS, (0, 3), CreatePartitionsRequest, CreatePartitionsResponse, create_partitions.handle, refuse=create_partitions.refuse, forwarded=True, parts=Parts(("topics",), ("results",), at_once=500), max_elements=_MANY),
+    _api(ApiKey.ELECT_LEADERS, (0, 2), ElectLeadersRequest, ElectLeadersResponse, elect_leaders.handle, refuse=elect_leaders.refuse, forwarded=True, parts=Parts(("topic_partitions", "partitions"), ("replica_election_results", "partition_result"), at_once=500), max_elements=_MANY),
     _api(ApiKey.INCREMENTAL_ALTER_CONFIGS, (0, 1), IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, incremental_alter_configs.handle, refuse=incremental_alter_configs.refuse, forwarded=True),
-    _api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, (0, 1), AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, alter_partition_reassignments.handle, forwarded=True, max_elements=_MANY),
+    _api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, (0, 1), AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, alter_partition_reassignments.handle, forwarded=True, parts=Parts(("topics", "partitions"), ("responses", "partitions"), at_once=500), max_elements=2 * _MANY),
     _api(ApiKey.LIST_PARTITION_REASSIGNMENTS, (0, 0), ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse, list_partition_reassignments.handle, max_elements=_MANY),
     _api(ApiKey.DESCRIBE_CLIENT_QUOTAS, (0, 1), DescribeClientQuotasRequest, DescribeClientQuotasResponse, describe_client_quotas.handle, refuse=describe_client_quotas.refuse),
     _api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, (0, 0), DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse, describe_user_scram_credentials.handle),
     _api(ApiKey.DESCRIBE_QUORUM, (0, 2), DescribeQuorumRequest, DescribeQuorumResponse, describe_quorum.handle, forwarded=True),
-    _api(ApiKey.ALTER_PARTITION, (2, 3), AlterPartitionRequest, AlterPartitionResponse, alter_partition.handle, max_elements=_MOST),
-    _api(ApiKey.ASSIGN_REPLICAS_TO_DIRS, (0, 0), AssignReplicasToDirsRequest, AssignReplicasToDirsResponse, assign_replicas_to_dirs.handle, max_elements=_MANY),
+    _api(ApiKey.ALTER_PARTITION, (2, 3), AlterPartitionRequest, AlterPartitionResponse, alter_partition.handle, parts=Parts(("topics", "partitions"), at_once=500, is_queued=False), max_elements=_SOME),
+    _api(ApiKey.ASSIGN_REPLICAS_TO_DIRS, (0, 0), AssignReplicasToDirsRequest, AssignReplicasToDirsResponse, assign_replicas_to_dirs.handle, parts=Parts(("directories", "topics", "partitions"), at_once=500, is_queued=False), max_elements=_MANY),
     _api(ApiKey.BROKER_HEARTBEAT, (0, 2), BrokerHeartbeatRequest, BrokerHeartbeatResponse, broker_heartbeat.handle),
     _api(ApiKey.UPDATE_FEATURES, (0, 2), UpdateFeaturesRequest, UpdateFeaturesResponse, update_features.handle, forwarded=True),
     _api(ApiKey.ENVELOPE, (0, 0), EnvelopeRequest, EnvelopeResponse, _envelope, pipelined=True),

@@ -9,7 +9,7 @@ more than there is memory for, is simply not read from.
 import asyncio
 import logging
 import socket
-from collections.abc import Coroutine, Hashable
+from collections.abc import Coroutine
 from contextlib import nullcontext, suppress
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
@@ -28,11 +28,10 @@ from penstock.kafka.large_frame import (
     watch_fillers,
 )
 from penstock.kafka.outbox import Outbox
-from penstock.kafka.parts import Parts, emptied
+from penstock.kafka.parts import handle_parts
 from penstock.kafka.promise import Promise
 from penstock.kafka.security import ANONYMOUS, Principal
 from penstock.model.errors import BrokerError, ErrorCode, StorageFault
-from penstock.model.steps import Steps
 from penstock.storage.segment import DamagedLog
 from penstock.wire.fields import Chunk
 from penstock.wire.header import RequestHeader, decode_request_header
@@ -315,7 +314,9 @@ class Connection:
         except MalformedMessage as error:
             raise HangUp(f"malformed request: {error}") from error
         context = self._context(header)
-        if request is None or (api.parts is not None and api.parts.are_many(request)):
+        if request is None or (
+            len(frame) > api.few_bytes and api.parts is not None and api.parts.are_many(request)
+        ):
             answer = Answer(api, header, started_s)
             self._park(answer, None, self._take_long(answer, context, frame, position), holds=True)
             return 0
@@ -362,25 +363,15 @@ class Connection:
                 except MalformedMessage as error:
                     raise HangUp(f"malformed request: {error}") from error
                 if api.parts is not None and api.parts.are_many(request):
-                    return await self._handle_parts(api, api.parts, request, context)
+                    return await handle_parts(
+                        api.parts,
+                        request,
+                        lambda part: self._handled(api, part, context),
+                        self._loop.turns,
+                    )
             return await self._handled(api, request, context)
         finally:
             self._give_back(buffer)
-
-    async def _handle_parts(
-        self, api: Api[Any, Any], parts: Parts, request: Message, context: Context
-    ) -> Message | None:
-        whole: Message | None = None
-        seen: set[Hashable] = set()
-        for part in parts.split(request, seen):
-            reply = await self._handled(api, part.request, context)
-            if whole is None or reply is None:
-                whole = reply
-            else:
-                parts.join(whole, reply, part.continued)
-            await self._loop.turns.run(_pause())
-        await self._loop.turns.run(emptied(seen))
-        return whole
 
     async def _handled(
         self, api: Api[Any, Any], request: Message, context: Context
@@ -663,11 +654,6 @@ def _is_large(reply: Any) -> bool:
         len(reply.responses) > _MANY_PARTITIONS
         or sum(len(topic.partitions) for topic in reply.responses) > _MANY_PARTITIONS
     )
-
-
-def _pause() -> Steps[None]:
-    """Nothing, in two steps: others go on in between."""
-    yield
 
 
 async def _into(

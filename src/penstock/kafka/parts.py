@@ -4,9 +4,10 @@ Only for APIs that handle each element by itself. A path leads to the elements: 
 in each of its elements, and so on.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+from penstock.broker.turns import Turns
 from penstock.model.steps import Steps
 from penstock.wire.schema import Message, Struct
 
@@ -188,3 +189,28 @@ def _keep_error(whole: Any, more: Any) -> None:
         whole.error_code = more.error_code
         if "error_message" in type(whole).fields:
             whole.error_message = more.error_message
+
+
+async def handle_parts(
+    parts: Parts,
+    request: Message,
+    handle: Callable[[Any], Awaitable[Message | None]],
+    turns: Turns,
+) -> Message | None:
+    """Handle a request part by part, other work in between, and join the responses."""
+    whole: Message | None = None
+    seen: set[Hashable] = set()
+    for part in parts.split(request, seen):
+        reply = await handle(part.request)
+        if whole is None or reply is None:
+            whole = reply
+        else:
+            parts.join(whole, reply, part.continued)
+        await turns.run(_pause())
+    await turns.run(emptied(seen))
+    return whole
+
+
+def _pause() -> Steps[None]:
+    """Nothing, in two steps: other work runs in between."""
+    yield

@@ -2,9 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,8 +73,9 @@ class Wire:
 
     async def _exchange(self, sent: bytes) -> list[bytes]:
         loop = asyncio.get_running_loop()
-        sending = asyncio.create_task(loop.sock_sendall(self._theirs, sent))
-        found = []
+        tasks = Tasks()
+        tasks.spawn(loop.sock_sendall(self._theirs, sent), "send")
+        found: list[bytes] = []
         try:
             while True:
                 frame = await self._read(int.from_bytes(await self._read(4), "big"))
@@ -83,7 +83,7 @@ class Wire:
                     return found
                 found.append(frame)
         finally:
-            sending.cancel()
+            await tasks.close()
 
     async def _read(self, size: int) -> bytes:
         data = bytearray()
@@ -131,12 +131,13 @@ def decoded(frame: bytes, answer: type[Message], version: int) -> Any:
 
 
 def test_many_topics_are_described_without_holding_the_loop(wire: Wire) -> None:
-    names = [MetadataRequestTopic(name=f"n-{number}") for number in range(MANY)]
+    count = 3 * MANY
+    names = [MetadataRequestTopic(name=f"n-{number}") for number in range(count)]
     request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
     with short_stalls():
         (frame,) = wire.ask(encode_request(request, 8))
     found = decoded(frame, MetadataResponse, 8).topics
-    assert [topic.name for topic in found] == [f"n-{number}" for number in range(MANY)]
+    assert [topic.name for topic in found] == [f"n-{number}" for number in range(count)]
 
 
 def test_a_name_that_is_repeated_is_described_once(wire: Wire) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container
 
 from penstock.kafka.config_entries import Entry, topic_entries
 from penstock.kafka.context import Context
@@ -13,6 +13,7 @@ from penstock.metadata.topic_writes import CreatedTopic
 from penstock.model.configs import resolve_topic_config
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.ids import NO_TOPIC_ID
+from penstock.model.steps import Steps
 from penstock.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -21,10 +22,13 @@ from penstock.wire.messages.create_topics import (
     CreateTopicsResponse,
 )
 
+_STEP_TOPICS = 1000
+
 
 async def handle(request: CreateTopicsRequest, context: Context) -> CreateTopicsResponse:
-    refused = dict(_refusals(request, context))
-    specs = [_spec(topic) for topic in request.topics if topic.name not in refused]
+    turns = context.replicas.turns
+    refused = await turns.run(_refusals(request, context))
+    specs = await turns.run(_specs(request, refused))
     outcomes = await context.cluster.create_topics(
         specs,
         validate_only=request.validate_only,
@@ -34,9 +38,12 @@ async def handle(request: CreateTopicsRequest, context: Context) -> CreateTopics
     for spec, outcome in zip(specs, outcomes, strict=True):
         if isinstance(outcome, BrokerError):
             response.topics.append(_refused(spec.name, outcome))
+            is_long = len(response.topics) % _STEP_TOPICS == 0
         else:
             response.topics.append(_created(outcome, request, context))
-            await asyncio.sleep(0)  # a thousand topics take half a second: others have their turn
+            is_long = True  # a thousand topics take half a second: others have their turn
+        if is_long:
+            await asyncio.sleep(0)
     response.topics += [_refused(name, error) for name, error in refused.items()]
     return response
 
@@ -45,20 +52,34 @@ def refuse(request: CreateTopicsRequest, error: BrokerError) -> CreateTopicsResp
     return CreateTopicsResponse(topics=[_refused(topic.name, error) for topic in request.topics])
 
 
-def _refusals(request: CreateTopicsRequest, context: Context) -> Iterable[tuple[str, BrokerError]]:
+def _refusals(request: CreateTopicsRequest, context: Context) -> Steps[dict[str, BrokerError]]:
     """What is refused before the cluster is asked, by name."""
+    refused: dict[str, BrokerError] = {}
     counts = Counter(topic.name for topic in request.topics)
     may_create_any = context.allows(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
-    for name, count in counts.items():
+    for number, (name, count) in enumerate(counts.items(), 1):
         try:
             if not may_create_any:
                 context.authorize(Operation.CREATE, ResourceType.TOPIC, name)
         except BrokerError as error:
-            yield name, error
+            refused[name] = error
         else:
             if count > 1:
                 message = f"topic '{name}' is named more than once"
-                yield name, BrokerError(message, ErrorCode.INVALID_REQUEST)
+                refused[name] = BrokerError(message, ErrorCode.INVALID_REQUEST)
+        if number % _STEP_TOPICS == 0:
+            yield
+    return refused
+
+
+def _specs(request: CreateTopicsRequest, refused: Container[str]) -> Steps[list[TopicSpec]]:
+    specs = []
+    for number, topic in enumerate(request.topics, 1):
+        if topic.name not in refused:
+            specs.append(_spec(topic))
+        if number % _STEP_TOPICS == 0:
+            yield
+    return specs
 
 
 def _spec(asked: CreatableTopic) -> TopicSpec:

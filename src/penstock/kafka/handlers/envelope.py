@@ -7,10 +7,12 @@ from typing import Any
 from penstock.kafka.api import Api
 from penstock.kafka.context import Context
 from penstock.kafka.forwarding import original_host, original_principal
+from penstock.kafka.parts import handle_parts
 from penstock.kafka.security import Operation, ResourceType
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.wire.header import decode_request_header, encode_response_header
 from penstock.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from penstock.wire.primitives import MalformedMessage
 from penstock.wire.schema import Message
 
 _log = logging.getLogger(__name__)
@@ -31,7 +33,12 @@ async def handle(
         raise BrokerError(
             f"{api.name} v{header.api_version} is not supported", ErrorCode.UNSUPPORTED_VERSION
         )
-    asked, _ = api.decode(header.api_version)(frame, start)
+    turns = context.replicas.turns
+    decode = api.decode_in_steps(header.api_version)
+    try:
+        asked, _ = await turns.run(decode(frame, start, api.max_elements))
+    except MalformedMessage as error:
+        raise BrokerError(f"malformed request: {error}", ErrorCode.INVALID_REQUEST) from error
     on_behalf = Context(
         context.services,
         header,
@@ -39,9 +46,19 @@ async def handle(
         context.listener,
         original_host(request.client_host_address),
     )
-    answer = await _carried_out(api, asked, on_behalf)
-    head = encode_response_header(header.correlation_id, header.api_key, header.api_version)
-    return EnvelopeResponse(response_data=head + answer.encode(header.api_version))
+    answer: Message | None
+    if api.parts is not None and api.parts.are_many(asked):
+        answer = await handle_parts(
+            api.parts, asked, lambda part: _carried_out(api, part, on_behalf), turns
+        )
+    else:
+        answer = await _carried_out(api, asked, on_behalf)
+    assert answer is not None, "what is forwarded is answered"
+    chunks: list[Any] = [
+        encode_response_header(header.correlation_id, header.api_key, header.api_version)
+    ]
+    await turns.run(api.encode_in_steps(header.api_version)(answer, chunks))
+    return EnvelopeResponse(response_data=b"".join(chunks))
 
 
 async def _carried_out(api: Api[Any, Any], asked: Message, context: Context) -> Message:

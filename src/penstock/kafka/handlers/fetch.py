@@ -70,7 +70,8 @@ def handle(request: FetchRequest, context: Context) -> FetchResponse | Awaitable
     replica_id = replica_of(request, context.version)
     if replica_id != NO_REPLICA:
         replica = _check_replica(replica_id, request, context)
-    if len(request.topics) > _MANY or (request.topics and _names_many(request)):
+    topics = request.topics
+    if topics and (len(topics) > 1 or len(topics[0].partitions) > _MANY) and _names_many(request):
         context.holds = True
         return _fetch_many(request, context, replica)
     now_ms = context.clock.monotonic_ms()
@@ -102,10 +103,11 @@ def _take_in_steps(session: FetchSession, named: list[FetchPartition]) -> Steps[
 
 
 def _begin(fetch: "Fetch", context: Context) -> FetchResponse | Awaitable[FetchResponse]:
-    if fetch.is_large:
+    wanted = fetch.wanted()
+    if len(wanted) > _MANY:
         context.holds = True
         return fetch.run_in_steps(may_wait=True)
-    look = fetch.look()
+    look = fetch.look(wanted)
     waits = look.lacking_bytes > 0
     context.holds = not (waits and fetch.may_be_overtaken)
     return fetch.wait(look.lacking_bytes) if waits else fetch.answer(look)
@@ -178,7 +180,7 @@ class Fetch:
         """A follower that has something new to ask for does not wait for what it asked before: see `FetchSessions.resolve`."""
         return self._replica is not None and self._session is not None
 
-    def _wanted(self) -> list[FetchPartition]:
+    def wanted(self) -> list[FetchPartition]:
         """All that a full fetch names; of a session, what has something to say."""
         if self._session is None or self._is_full:
             return self._partitions
@@ -219,15 +221,15 @@ class Fetch:
 
     # Looking -----------------------------------------------------------------------------------
 
-    def look(self, *, again: bool = False) -> Look:
+    def look(self, partitions: list[FetchPartition] | None = None, *, again: bool = False) -> Look:
         """Read what is there, within the limits of the request. `again`: only where something has been committed since.
 
         Until something was read, a batch may be larger than any limit; from then on none (KIP-74).
         The number of files is limited too: a peer that does not read its answers keeps them open.
         """
         look = self._new_look()
-        self._look_at(self._wanted(), look, again=again)
-        return self._looked(look)
+        self._look_at(self.wanted() if partitions is None else partitions, look, again=again)
+        return look
 
     def _new_look(self) -> Look:
         request = self._request
@@ -240,11 +242,6 @@ class Fetch:
             left_bytes = min(left_bytes, _SCARCE_BYTES)
         lacking_bytes = request.min_bytes if request.max_wait_ms > 0 else 0
         return Look([], lacking_bytes, left_bytes, left_files, True)
-
-    def _looked(self, look: Look) -> Look:
-        if not look.found and not self._session:  # nothing to wait for, nor anything in a session
-            look.lacking_bytes = 0
-        return look
 
     def _look_at(self, partitions: list[FetchPartition], look: Look, *, again: bool) -> None:
         found, lacking_bytes = look.found, look.lacking_bytes
@@ -278,6 +275,8 @@ class Fetch:
                 self._empty[wanted] = read
             if lacking_bytes > 0 and self._is_urgent(wanted, read):
                 lacking_bytes = 0
+        if not found and not self._session:  # nothing to wait for, nor anything in a session
+            lacking_bytes = 0
         look.lacking_bytes, look.is_empty = lacking_bytes, empty
         look.left_bytes, look.left_files = left_bytes, left_files
 
@@ -482,14 +481,14 @@ class Fetch:
 
     def _look_in_steps(self, waiter: Waiter | None) -> Steps[Look]:
         """`waiter`: watches the partitions from then on when they were looked at."""
-        look, partitions = self._new_look(), self._wanted()
+        look, partitions = self._new_look(), self.wanted()
         for first in range(0, len(partitions), _STEP):
             some = partitions[first : first + _STEP]
             self._look_at(some, look, again=False)
             if waiter is not None:
                 waiter.watch(wanted.partition for wanted in some if wanted.partition is not None)
             yield
-        return self._looked(look)
+        return look
 
     def _answer_in_steps(
         self, look: Look, response: FetchResponse, cold: list[FileSlice]

@@ -34,6 +34,7 @@ _FIRST_VERSION = 3  # that can carry record batches v2
 _HINTS_SINCE_VERSION = 10  # KIP-951
 _BY_ID_SINCE_VERSION = 13
 _NO_ACK, _LEADER_ACK, _ALL_ACK = 0, 1, -1
+NOT_OPENED: Collection[int] = frozenset()
 Wait = tuple[PartitionProduceResponse, asyncio.Future[None]]
 
 
@@ -60,16 +61,14 @@ class Job(NamedTuple):
 Reply = ProduceResponse | Awaitable[ProduceResponse | None] | None
 
 
-def handle(request: ProduceRequest, context: Context) -> Reply:
+def handle(
+    request: ProduceRequest, context: Context, opened: Collection[int] = NOT_OPENED
+) -> Reply:
     """Runs to the end of the appends without waiting: the records lie in the receive buffer.
 
     Only a transaction, or a large batch that must be opened, may have to wait before. Then the records are copied,
-    and what follows on the connection waits too.
+    and what follows on the connection waits too. `opened`: ids of the partition data whose batches were opened.
     """
-    return _handle(request, context, frozenset())
-
-
-def _handle(request: ProduceRequest, context: Context, opened: Collection[int]) -> Reply:
     refusal = _refusal_of_all(request, context)
     if refusal is not None:
         return refuse(request, refusal)
@@ -143,7 +142,7 @@ def _append_all(
     context: Context,
     checks: Checks = NOTHING_CHECKED,
     *,
-    opened: Collection[int] = frozenset(),
+    opened: Collection[int] = NOT_OPENED,
 ) -> Reply:
     admission = None
     if request.transactional_id is not None:
@@ -210,7 +209,7 @@ async def _open_and_append(
         timeout_ms=request.timeout_ms,
         topic_data=topics,
     )
-    reply = _handle(rest, context, opened)
+    reply = handle(rest, context, opened)
     appended = reply if reply is None or isinstance(reply, ProduceResponse) else await reply
     response = answer if isinstance(answer, ProduceResponse) else await answer
     if appended is None:
@@ -351,7 +350,7 @@ def _hide_if_unauthorized(name: str, context: Context, error: BrokerError) -> Br
 def _append(
     topic: Topic, named: TopicProduceData, data: PartitionProduceData, job: Job
 ) -> PartitionProduceResponse:
-    request, context, admission, waits = job[:4]
+    request, context, admission, waits, _, _, opened = job
     try:
         partition = _ready(topic, data.index, request.acks, context)
         if data.records is None:
@@ -365,7 +364,7 @@ def _append(
             now_ms=context.services.clock.wall_ms(),
             transactional=admission is not None,
             zstd=context.header.api_version >= _ZSTD_SINCE_VERSION,
-            is_opened=id(data) in job.opened,
+            is_opened=opened is not NOT_OPENED and id(data) in opened,
         )
     except TakesLong as large:
         place = PartitionProduceResponse(index=data.index)
