@@ -7,12 +7,16 @@ import pytest
 from penstock.testing import Broker
 from tests.support.fuzzer import SETTINGS, DecoderFuzzer, Fuzzer
 from tests.support.seed import chosen_seed
+from tests.support.stalls import BOUND_MS
+from tests.support.work_fuzzer import WorkFuzzer, worst_of_each
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SLICES = 5
 SLICE_FRAMES = 10_000
 DECODED_FRAMES = 100_000
+WORK_SHARE = 0.15  # of the requests with long arrays; `make bench B=fuzz` sends all
+BUSY_FACTOR = 4  # CPU time on a machine that others use, against an idle core
 GROWTH_MAX_MB = 160.0  # what buffers that are kept for the next large frame may take, and some
 
 
@@ -38,3 +42,12 @@ def test_spoiled_frames_decode_or_are_malformed_and_nothing_else(seed: int) -> N
     fuzzer.run(DECODED_FRAMES)
     assert fuzzer.decoded > DECODED_FRAMES // 100
     assert fuzzer.refused > DECODED_FRAMES // 100
+
+
+def test_no_request_holds_the_loop_for_long(seed: int) -> None:
+    """CPU time of single callbacks is measured, which a busy machine lengthens by less than the factor."""
+    with WorkFuzzer.started(seed) as fuzzer:
+        worst = worst_of_each(fuzzer.run(WORK_SHARE))
+    too_long = [cost for cost in worst if cost.stall_ms > BUSY_FACTOR * BOUND_MS]
+    assert not too_long, f"SEED={seed}: {too_long}"
+    assert not [cost for cost in worst if cost.outcome == "hangs"], f"SEED={seed}"

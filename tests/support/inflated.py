@@ -20,11 +20,18 @@ class Inflated(NamedTuple):
 
 
 def inflations(
-    message: type[Message], version: int, world: World, random: Random, count: int
+    message: type[Message],
+    version: int,
+    world: World,
+    random: Random,
+    count: int,
+    share: float = 1.0,
 ) -> Iterator[Inflated]:
-    """One request for each array of the message and each kind of element."""
+    """One request for each array of the message and each kind of element, or a share of them."""
     for path in array_paths(message, version):
         for kind in ("empty", "plausible", "distinct"):
+            if random.random() >= share:
+                continue
             request = plausible(message, version, world, random)
             if _inflate(request, path, kind, count, version, world, random):
                 yield Inflated(request, ".".join(path), kind, count)

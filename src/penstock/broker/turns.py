@@ -1,13 +1,19 @@
 """Runs long work on the event loop: one short step of one job in each turn of the loop, whatever the number of jobs."""
 
 import asyncio
+import gc
+import time
 from collections import deque
-from collections.abc import Awaitable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
 
 from penstock.model.steps import Steps
 
 T = TypeVar("T")
+
+_MAX_PAUSE_S: Final = 30.0  # without a full collection of garbage
+_NEVER: Final = 1 << 30
 
 
 class Turns:
@@ -15,6 +21,30 @@ class Turns:
 
     def __init__(self) -> None:
         self._jobs: deque[tuple[Steps[Any], asyncio.Future[Any]]] = deque()
+        self._pauses = 0  # of full collections of garbage
+        self._thresholds = gc.get_threshold()
+        self._paused_s = 0.0  # since when
+
+    @contextmanager
+    def without_full_collection(self) -> Iterator[None]:
+        """Put off the collection of old garbage: a million live objects would keep it busy for half a second.
+
+        Young garbage is still collected. While such work goes on without end, a full collection runs every 30 s.
+        """
+        if not self._pauses:
+            self._thresholds = gc.get_threshold()
+            gc.set_threshold(*self._thresholds[:2], _NEVER)
+            self._paused_s = time.monotonic()
+        elif time.monotonic() - self._paused_s > _MAX_PAUSE_S:
+            gc.collect()
+            self._paused_s = time.monotonic()
+        self._pauses += 1
+        try:
+            yield
+        finally:
+            self._pauses -= 1
+            if not self._pauses:
+                gc.set_threshold(*self._thresholds)
 
     def begin(self, steps: Steps[T]) -> T | Awaitable[T]:
         """The result, if the first step leads to it; else it comes later."""

@@ -28,11 +28,12 @@ from penstock.kafka.large_frame import (
     watch_fillers,
 )
 from penstock.kafka.outbox import Outbox
-from penstock.kafka.parts import handle_parts
+from penstock.kafka.parts import Parts, handle_parts
 from penstock.kafka.promise import Promise
 from penstock.kafka.security import ANONYMOUS, Principal
 from penstock.model.errors import BrokerError, ErrorCode, StorageFault
 from penstock.storage.segment import DamagedLog
+from penstock.wire.api_keys import ApiKey
 from penstock.wire.fields import Chunk
 from penstock.wire.header import RequestHeader, decode_request_header
 from penstock.wire.messages.fetch import FetchResponse
@@ -336,7 +337,7 @@ class Connection:
 
     def _take_long(
         self, answer: Answer, context: Context, frame: memoryview, position: int
-    ) -> Coroutine[Any, Any, Message | None]:
+    ) -> Coroutine[Any, Any, Message | Encoded | None]:
         """Keeps the frame's buffer, or copies it out of the scratch buffer, before it returns."""
         buffer = self._keep_buffer()
         if buffer is None:
@@ -350,28 +351,48 @@ class Connection:
         frame: memoryview,
         position: int,
         buffer: bytearray | None,
-    ) -> Message | None:
+    ) -> Message | Encoded | None:
         """A request with many elements: decoded in steps and, where its API allows it, handled in parts."""
-        api, header = answer.api, answer.header
+        api = answer.api
         try:
-            is_queued = api.parts is not None and api.parts.is_queued
-            async with self._loop.long_requests if is_queued else nullcontext():
-                decode = api.decode_in_steps(header.api_version)
-                try:
-                    steps = decode(frame, position, api.max_elements)
-                    request, _ = await self._loop.turns.run(steps)
-                except MalformedMessage as error:
-                    raise HangUp(f"malformed request: {error}") from error
-                if api.parts is not None and api.parts.are_many(request):
-                    return await handle_parts(
-                        api.parts,
-                        request,
-                        lambda part: self._handled(api, part, context),
-                        self._loop.turns,
-                    )
-            return await self._handled(api, request, context)
+            if api.parts is None:
+                request = await self._decoded(answer, frame, position)
+                return await self._handled(api, request, context)
+            async with self._loop.long_requests if api.parts.is_queued else nullcontext():
+                with self._loop.turns.without_full_collection():
+                    return await self._handle_many(api.parts, answer, context, frame, position)
         finally:
             self._give_back(buffer)
+
+    async def _handle_many(
+        self, parts: Parts, answer: Answer, context: Context, frame: memoryview, position: int
+    ) -> Message | Encoded | None:
+        api, turns = answer.api, self._loop.turns
+        request = await self._decoded(answer, frame, position)
+        if not parts.are_many(request):
+            return await self._handled(api, request, context)
+        reply = await handle_parts(
+            parts, request, lambda part: self._part_handled(api, part, context), turns
+        )
+        return None if reply is None else await turns.run(answer.encoded_in_steps(reply))
+
+    async def _decoded(self, answer: Answer, frame: memoryview, position: int) -> Message:
+        api, turns = answer.api, self._loop.turns
+        steps = api.decode_in_steps(answer.header.api_version)(frame, position, api.max_elements)
+        try:
+            with turns.without_full_collection():
+                request: Message = (await turns.run(steps))[0]
+        except MalformedMessage as error:
+            raise HangUp(f"malformed request: {error}") from error
+        return request
+
+    async def _part_handled(
+        self, api: Api[Any, Any], part: Message, context: Context
+    ) -> Message | None:
+        """Once the client is gone, only what it produces is still of use."""
+        if self._stops & _CLOSED and api.key != ApiKey.PRODUCE:
+            raise HangUp(f"the client of {api.name} is gone")
+        return await self._handled(api, part, context)
 
     async def _handled(
         self, api: Api[Any, Any], request: Message, context: Context

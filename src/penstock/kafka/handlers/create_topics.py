@@ -26,6 +26,13 @@ _STEP_TOPICS = 1000
 
 
 async def handle(request: CreateTopicsRequest, context: Context) -> CreateTopicsResponse:
+    limit = context.config.penstock_partitions_per_request_max
+    if len(request.topics) > limit:
+        raise BrokerError(
+            f"the request names {len(request.topics)} topics and may create {limit} partitions"
+            " (penstock.partitions.per.request.max): split it",
+            ErrorCode.POLICY_VIOLATION,
+        )
     turns = context.replicas.turns
     refused = await turns.run(_refusals(request, context))
     specs = await turns.run(_specs(request, refused))

@@ -88,7 +88,8 @@ async def _fetch_many(
 ) -> FetchResponse:
     """A request that names many partitions, in steps."""
     turns = context.replicas.turns
-    named = await turns.run(wanted_in_steps(request))
+    with turns.without_full_collection():
+        named = await turns.run(wanted_in_steps(request))
     now_ms = context.clock.monotonic_ms()
     wanted = context.services.sessions.resolve(request, context.version, now_ms, named)
     if wanted.session is not None:
@@ -256,7 +257,8 @@ class Fetch:
                 partition.check_epoch(wanted.leader_epoch)
                 read = self._read(partition, wanted, limit, at_least_one=empty)
             except BrokerError as error:
-                found.append((wanted, error))
+                # its traceback would keep this frame, and so all that was found, in a cycle
+                found.append((wanted, error.with_traceback(None)))
                 lacking_bytes = 0  # the answer says it
                 if error.code is ErrorCode.UNKNOWN_LEADER_EPOCH:
                     self._context.cluster.look_again()
@@ -444,14 +446,18 @@ class Fetch:
         if may_wait and self._request.max_wait_ms > 0:
             look = await self._await_data(turns)
         else:
-            look = await turns.run(self._look_in_steps(None))
+            look = None
         response = FetchResponse()
         cold: list[FileSlice] = []
-        await turns.run(self._answer_in_steps(look, response, cold))
+        with turns.without_full_collection():
+            if look is None:
+                look = await turns.run(self._look_in_steps(None))
+            await turns.run(self._answer_in_steps(look, response, cold))
         answer = self._answered(response, cold)
         return answer if isinstance(answer, FetchResponse) else await answer
 
-    async def _await_data(self, turns: Turns) -> Look:
+    async def _await_data(self, turns: Turns) -> Look | None:
+        """What is there, or None if that was too little until just now."""
         loop, session = self._context.services.replicas.loop, self._session
         grown: asyncio.Future[None] = loop.create_future()
         waiter = Waiter(
@@ -466,18 +472,21 @@ class Fetch:
         if session is not None:
             session.parked = waiter
         try:
-            look = await turns.run(self._look_in_steps(None if session is not None else waiter))
+            with turns.without_full_collection():
+                steps = self._look_in_steps(None if session is not None else waiter)
+                look = await turns.run(steps)
             grown_bytes = self._request.min_bytes - waiter.lacking_bytes
             if look.lacking_bytes <= grown_bytes or grown.done():
                 return look
-            waiter.lacks_less(waiter.lacking_bytes - look.lacking_bytes)
+            waiter.lacks_less(waiter.lacking_bytes - look.lacking_bytes + grown_bytes)
+            del look
             await grown
         finally:
             if session is not None and session.parked is waiter:
                 session.parked = None
             await turns.run(_unwatch_in_steps(waiter))
             waiter.cancel()
-        return await turns.run(self._look_in_steps(None))
+        return None
 
     def _look_in_steps(self, waiter: Waiter | None) -> Steps[Look]:
         """`waiter`: watches the partitions from then on when they were looked at."""

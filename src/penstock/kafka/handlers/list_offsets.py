@@ -61,11 +61,17 @@ def handle(
 
 async def _search(request: ListOffsetsRequest, context: Context) -> ListOffsetsResponse:
     response = ListOffsetsResponse()
+    searched: set[tuple[str, int]] = set()
     for topic in request.topics:
         answered = ListOffsetsTopicResponse(name=topic.name)
         response.topics.append(answered)
         for asked in topic.partitions:
-            if _is_by_time(asked.timestamp):
+            place = (topic.name, asked.partition_index)
+            if _is_by_time(asked.timestamp) and place in searched:
+                repeated = BrokerError("a partition is named twice", ErrorCode.INVALID_REQUEST)
+                partition = _refused(asked, repeated)
+            elif _is_by_time(asked.timestamp):
+                searched.add(place)
                 partition = await _searched(topic, asked, request.isolation_level, context)
             else:
                 partition = _answer(topic, asked, request.isolation_level, context)
