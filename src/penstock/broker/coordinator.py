@@ -257,6 +257,13 @@ class GroupCoordinator:
         shard = self.shard_of(group_id)
         return _of_kind(kind, shard.read(lambda: work(shard.core)))
 
+    def read_offsets(
+        self, group_id: str, work: Callable[[Shard], Response], kind: type[Response]
+    ) -> Response | asyncio.Future[Response]:
+        """For `work` that reads committed offsets: it does not wait for commits in flight."""
+        shard = self.shard_of(group_id)
+        return _of_kind(kind, shard.read_committed(lambda: work(shard.core)))
+
     def _writable(self, group_id: str) -> GroupShard:
         _check_id(group_id)
         return self._shards.writable_shard_of(group_id)

@@ -19,7 +19,7 @@ from penstock.groups.events import (
     Write,
     WriteBytes,
 )
-from penstock.groups.offsets import encode_offset_key
+from penstock.groups.offsets import Changes, encode_offset_key
 from penstock.groups.records import Entry, GroupMetadataValue, encode_key, encode_value
 from penstock.groups.shard import Now, Shard
 from penstock.model.clock import Clock
@@ -89,13 +89,20 @@ class GroupShard(LogShard):
 
     def end_transaction(self, producer_id: int, marker: bytearray, *, committed: bool) -> None:
         """Write the marker; from then on its offsets count, or are gone. Raises when refused."""
-        self._append_batches([marker])
+        append = self._append_batches([marker])
         self.core.end_transaction(
             producer_id, committed=committed, now_ms=self._clock.monotonic_ms()
         )
+        self._remember(append)
 
     def now(self) -> Now:
         return Now(self._clock.monotonic_ms(), self._clock.wall_ms())
+
+    def _begin_append(self) -> Changes:
+        return self.core.offsets.begin_append()
+
+    def _end_append(self, memory: Changes) -> None:
+        self.core.offsets.end_append(memory)
 
     # Doing -------------------------------------------------------------------------------------
 

@@ -58,6 +58,17 @@ class Asked:
 Replies = list[tuple[Waiting, Any]]
 
 
+class Append:
+    """Records on their way: what is to be told when they are committed, and what the core remembers until then."""
+
+    __slots__ = ("is_committed", "memory", "replies")
+
+    def __init__(self, replies: Replies, memory: Any = None) -> None:
+        self.replies = replies
+        self.memory = memory
+        self.is_committed = False
+
+
 class LogShard:
     """The event loop is its only caller. `lost` is called once, when it can no longer be used."""
 
@@ -74,7 +85,8 @@ class LogShard:
         self._lost = lost
         self._records: list[shard_log.Pair] = []  # of this tick
         self._replies: Replies = []  # to be given when they are committed
-        self._in_flight: deque[Replies] = deque()  # for each append that is not committed yet
+        self._in_flight: deque[Append] = deque()  # all that is not committed yet
+        self._read_back: Append | None = None  # in flight since `begin`, until it is committed
         self._waiting: set[Waiting] = set()  # everyone whose answer is still to come
         self._closed = False
         self._unwritable_ms: int | None = None  # when that was last seen
@@ -106,13 +118,24 @@ class LogShard:
         """After a replay: go on with what the log tells of, once that is committed, as all else."""
         committed = self.partition.committed(self.partition.log.next_offset)
         if committed is not None:
-            self._in_flight.append([])
+            self._read_back = Append([])
+            self._in_flight.append(self._read_back)
             committed.add_done_callback(self._append_done)
 
     def read(self, work: Callable[[], object]) -> Any:
         """What `work` reads is told only when all of it is committed."""
         asked = Asked()
         self._reply(asked, work())
+        return self._answer_of(asked)
+
+    def read_committed(self, work: Callable[[], object]) -> Any:
+        """What `work` reads has no part in what is in flight: only the log as it was read back is waited for."""
+        asked = Asked()
+        message = work()
+        if self._read_back is None or self._read_back.is_committed:
+            self._answer(asked, message)
+        else:
+            self._read_back.replies.append((asked, message))
         return self._answer_of(asked)
 
     def _answer_of(self, asked: Asked) -> Any:
@@ -140,7 +163,7 @@ class LogShard:
         if self._records:
             self._replies.append((asked, message))
         elif self._in_flight:
-            self._in_flight[-1].append((asked, message))
+            self._in_flight[-1].replies.append((asked, message))
         else:
             self._answer(asked, message)
 
@@ -160,7 +183,7 @@ class LogShard:
             return
         records, self._records = self._records, []
         replies, self._replies = self._replies, []
-        self._in_flight.append(replies)
+        self._in_flight.append(Append(replies, self._begin_append()))
         try:
             next_offset = shard_log.append(self.partition, records, self._clock.wall_ms())
         except Exception as error:  # noqa: BLE001 - nobody may be left without an answer
@@ -170,8 +193,17 @@ class LogShard:
             return
         self._appended(next_offset)
 
-    def _append_batches(self, batches: Iterable[bytearray]) -> None:
-        """Batches of their own, behind all that was written before. Raises when the log refuses them."""
+    def _begin_append(self) -> Any:
+        """What the core remembers of the records that are about to be appended."""
+
+    def _end_append(self, memory: Any) -> None:
+        """They are committed."""
+
+    def _append_batches(self, batches: Iterable[bytearray]) -> Append:
+        """Batches of their own, behind all that was written before. Raises when the log refuses them.
+
+        Memory changes after that, and then `_remember` is called.
+        """
         self.flush()
         if self._closed:
             raise BrokerError(f"{self.partition} was lost", ErrorCode.NOT_COORDINATOR)
@@ -187,9 +219,19 @@ class LogShard:
                     self.fail(error)
                 raise
             next_offset = appended.last_offset + 1
+        append = Append([])
         if next_offset >= 0:
-            self._in_flight.append([])
+            self._in_flight.append(append)
             self._appended(next_offset)
+        else:
+            append.is_committed = True
+        return append
+
+    def _remember(self, append: Append) -> None:
+        """Memory has changed by what was appended before."""
+        append.memory = self._begin_append()
+        if append.is_committed:
+            self._end_append(append.memory)
 
     def _appended(self, next_offset: int) -> None:
         committed = self.partition.committed(next_offset)
@@ -208,7 +250,11 @@ class LogShard:
             self.fail(error if isinstance(error, BrokerError) else BrokerError(str(error)))
 
     def _committed(self) -> None:
-        for asked, message in self._in_flight.popleft():
+        append = self._in_flight.popleft()
+        append.is_committed = True
+        if append.memory is not None:
+            self._end_append(append.memory)
+        for asked, message in append.replies:
             self._answer(asked, message)
 
     # The end -----------------------------------------------------------------------------------

@@ -162,7 +162,7 @@ def fetch(
     *,
     require_stable: bool,
 ) -> OffsetFetchResponseGroup:
-    """A group that is not known has no offsets, which is no error."""
+    """Answer what is committed in the log. A group that is not known has no offsets, which is no error."""
     if isinstance(group, ConsumerGroup) and (
         asked.member_id is not None or asked.member_epoch >= 0
     ):
@@ -190,8 +190,8 @@ def fetch(
 
 def _all_positions(offsets: Offsets, known: Topics, group: str) -> list[tuple[str, list[int]]]:
     found = []
-    for topic, values in sorted(offsets.of_group(group).items()):
-        indexes = [i for i in sorted(values) if decode_offset(values[i]).is_of(known, topic)]
+    for topic, values in offsets.committed_of_group(group).items():
+        indexes = [i for i, value in values.items() if decode_offset(value).is_of(known, topic)]
         if indexes:
             found.append((topic, indexes))
     return found
@@ -206,12 +206,12 @@ def _position(
     *,
     require_stable: bool,
 ) -> OffsetFetchResponsePartitions:
-    if require_stable and offsets.is_unstable(group, topic, index):
+    value, is_unstable = offsets.committed((group, topic, index))
+    if require_stable and is_unstable:
         code = ErrorCode.UNSTABLE_OFFSET_COMMIT
         return OffsetFetchResponsePartitions(
             partition_index=index, committed_offset=-1, error_code=code
         )
-    value = offsets.get(group, topic, index)
     found = None if value is None else decode_offset(value)
     if found is None or not found.is_of(known, topic):
         return OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1)

@@ -5,8 +5,12 @@ under the same name has another id, so the offset is not its, also where nobody 
 
 An offset that a transaction has committed but not yet ended is unstable: it is not the group's position
 yet, and who insists on a stable one must wait.
+
+Memory is ahead of what is committed in the log. Each append in flight has `Changes`, what its positions
+were before it, so that readers are told what is committed and need not wait.
 """
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from struct import Struct
 from typing import Final, NamedTuple
@@ -116,6 +120,16 @@ Position = tuple[str, str, int]  # group, topic, partition
 Partitions = dict[int, bytes]
 
 
+class Before(NamedTuple):
+    """What a position was before an append."""
+
+    value: bytes | None
+    was_unstable: bool
+
+
+Changes = dict[Position, Before]
+
+
 class _Pending(NamedTuple):
     order: int
     value: bytes
@@ -124,7 +138,15 @@ class _Pending(NamedTuple):
 class Offsets:
     """The offsets of one shard's groups."""
 
-    __slots__ = ("_groups", "_pended", "_pending", "_unstable", "count")
+    __slots__ = (
+        "_changes",
+        "_groups",
+        "_in_flight",
+        "_pended",
+        "_pending",
+        "_unstable",
+        "count",
+    )
 
     def __init__(self) -> None:
         self.count = 0
@@ -132,6 +154,8 @@ class Offsets:
         self._pending: dict[int, dict[Position, _Pending | None]] = {}  # by producer
         self._pended = 0  # how many offsets ever were: the order in which the log has them
         self._unstable: dict[Position, int] = {}  # in how many transactions
+        self._changes: Changes = {}  # since the last append
+        self._in_flight: deque[Changes] = deque()  # of each append that is not committed yet
 
     def groups(self) -> Iterable[str]:
         return self._groups.keys()
@@ -170,6 +194,7 @@ class Offsets:
             self.supersede((group, topic, partition))
 
     def _place(self, group: str, topic: str, partition: int, value: bytes) -> None:
+        self._note((group, topic, partition))
         partitions = self._groups.setdefault(group, {}).setdefault(topic, {})
         self.count += partition not in partitions
         partitions[partition] = value
@@ -177,8 +202,10 @@ class Offsets:
     def drop(self, group: str, topic: str, partition: int) -> None:
         topics = self._groups.get(group, {})
         partitions = topics.get(topic, {})
-        if partitions.pop(partition, None) is None:
+        if partition not in partitions:
             return
+        self._note((group, topic, partition))
+        del partitions[partition]
         self.count -= 1
         if not partitions:
             del topics[topic]
@@ -191,6 +218,55 @@ class Offsets:
         for group, topics in self._groups.items():
             positions.update((group, topic, partition) for partition in topics.get(topic, ()))
         return positions
+
+    # What is committed in the log --------------------------------------------------------------
+
+    def _note(self, position: Position) -> None:
+        if position not in self._changes:
+            self._changes[position] = Before(self.get(*position), position in self._unstable)
+
+    def forget_changes(self) -> None:
+        """All that is known was read from the log."""
+        self._changes = {}
+
+    def begin_append(self) -> Changes:
+        """What has changed since the last one is about to be written, or was."""
+        changes, self._changes = self._changes, {}
+        self._in_flight.append(changes)
+        return changes
+
+    def end_append(self, changes: Changes) -> None:
+        """The oldest append in flight is committed."""
+        oldest = self._in_flight.popleft()
+        assert oldest is changes, "appends are committed in their order"
+
+    def committed(self, position: Position) -> Before:
+        """The position without what is in flight; unstable if it is so with or without that."""
+        value, is_unstable = self.get(*position), position in self._unstable
+        is_first = True
+        for changes in (*self._in_flight, self._changes):
+            before = changes.get(position)
+            if before is not None:
+                value = before.value if is_first else value
+                is_first = False
+                is_unstable = is_unstable or before.was_unstable
+        return Before(value, is_unstable)
+
+    def committed_of_group(self, group: str) -> dict[str, dict[int, bytes]]:
+        """The values of a group by topic and partition, likewise."""
+        positions = {
+            (group, topic, index)
+            for topic, known in self.of_group(group).items()
+            for index in known
+        }
+        for changes in (*self._in_flight, self._changes):
+            positions.update(position for position in changes if position[0] == group)
+        found: dict[str, dict[int, bytes]] = {}
+        for position in sorted(positions):
+            value = self.committed(position).value
+            if value is not None:
+                found.setdefault(position[1], {})[position[2]] = value
+        return found
 
     # Transactions ------------------------------------------------------------------------------
 
@@ -206,6 +282,7 @@ class Offsets:
         """The groups that have offsets by it."""
         committed_for: set[str] = set()
         for position, found in self._pending.pop(producer_id, {}).items():
+            self._note(position)
             self._unstable[position] -= 1
             if not self._unstable[position]:
                 del self._unstable[position]
@@ -225,6 +302,7 @@ class Offsets:
         for producer_id in list(self._pending):
             pending = self._pending[producer_id]
             if position in pending:
+                self._note(position)
                 del pending[position]
                 self._unstable[position] -= 1
                 if not self._unstable[position]:

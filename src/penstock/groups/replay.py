@@ -84,6 +84,7 @@ class Replay:
         """Put together what is spread over several records."""
         self._partitions.clear()
         self.offsets.recount()
+        self.offsets.forget_changes()
         for group in self.groups.values():
             if isinstance(group, ConsumerGroup):
                 for member in group.members.values():

@@ -215,8 +215,17 @@ class ShardWorld:
 
     def replicate(self) -> None:
         """The follower fetches all there is: while it is in sync, that is committed."""
+        self._replicate_upto(self.partition.log.next_offset)
+
+    def replicate_upto_read_back(self) -> None:
+        """Only what was in the log when this broker began to lead."""
+        leadership = self.partition.leadership
+        assert leadership is not None
+        self._replicate_upto(leadership.start_offset)
+
+    def _replicate_upto(self, end: int) -> None:
         if self.partition.is_leader:
-            partition, end = self.partition, self.partition.log.next_offset
+            partition = self.partition
             self._call(
                 lambda: partition.read_as_replica(
                     (OTHER, _FOLLOWER_SESSION),
@@ -287,7 +296,7 @@ class ShardWorld:
             try:
                 shard = self.shards.shard_of(GROUP)
                 group = shard.core.groups.get(GROUP)
-                answer: Answer = shard.read(
+                answer: Answer = shard.read_committed(
                     lambda: commits.fetch(
                         shard.core.offsets,
                         self._ground.topics,

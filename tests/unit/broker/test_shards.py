@@ -164,3 +164,31 @@ def test_a_write_that_was_taken_before_is_acknowledged_once_there_are_enough(
     world.replicate()
     assert is_acknowledged(answer)
     assert offset_read(world) == 2
+
+
+def test_reads_do_not_wait_for_what_cannot_be_committed(world: ShardWorld) -> None:
+    acknowledged(world, 1)
+    answers = [world.commit(offset) for offset in (2, 3)]
+    assert offset_in(world.fetch()) == 1
+    world.set_isr((ME,))
+    assert [outcome_of(answer) for answer in answers] == [None, None]
+    assert offset_in(world.fetch()) == 1
+    world.set_isr(BOTH)
+    world.replicate()
+    assert all(map(is_acknowledged, answers))
+    assert offset_in(world.fetch()) == 3
+
+
+def test_reads_wait_until_what_was_read_back_is_committed(world: ShardWorld) -> None:
+    """A new leader cannot know yet which of it was acknowledged."""
+    acknowledged(world, 1)
+    world.commit(2)
+    world.elect(ME)
+    world.finish_reads()
+    answer = world.fetch()
+    assert outcome_of(answer) is None
+    later = world.commit(3)
+    world.replicate_upto_read_back()
+    assert offset_in(answer) == 2
+    assert outcome_of(later) is None
+    assert offset_in(world.fetch()) == 2

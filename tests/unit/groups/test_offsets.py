@@ -49,7 +49,13 @@ def refused(stage: Stage, **options: object) -> ErrorCode:
     return refusal.value.code
 
 
+def all_committed(offsets: Offsets) -> None:
+    """The log has all changes so far, and they are committed there."""
+    offsets.end_append(offsets.begin_append())
+
+
 def fetched(stage: Stage, **options: object) -> OffsetFetchResponseGroup:
+    all_committed(stage.shard.offsets)
     asked = OffsetFetchRequestGroup(
         group_id=GROUP,
         member_id=options.get("member"),  # type: ignore[arg-type] # a name or nothing
@@ -431,6 +437,7 @@ def test_an_offset_counts_for_the_topic_in_which_it_was_committed(
         offsets.end_transaction(1, committed=True)
     else:
         offsets.put(GROUP, "t", 0, raw)
+    all_committed(offsets)
 
     named = OffsetFetchRequestGroup(
         group_id=GROUP, topics=[OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
@@ -451,3 +458,56 @@ def test_offsets_in_a_topic_that_is_another_now_are_swept_out_while_the_group_wo
     sweep(stage)
     assert stage.shard.offsets.count == 0
     assert stage.replayed().offsets.count == 0
+
+
+# What is committed in the log -------------------------------------------------------------------
+
+
+def told(offsets: Offsets) -> tuple[int | None, bool]:
+    raw, is_unstable = offsets.committed(("g", "t", 0))
+    return None if raw is None else decode_offset(raw).offset, is_unstable
+
+
+def test_each_commit_counts_for_readers_once_it_is_committed() -> None:
+    offsets = Offsets()
+    appends = []
+    for number in (1, 2):
+        offsets.put("g", "t", 0, value(number))
+        offsets.put("g", "t", number, value(number))
+        appends.append(offsets.begin_append())
+    offsets.drop("g", "t", 0)
+
+    assert told(offsets) == (None, False)
+    assert offsets.committed_of_group("g") == {}
+    offsets.end_append(appends[0])
+    assert told(offsets) == (1, False)
+    assert offsets.committed_of_group("g") == {"t": {0: value(1), 1: value(1)}}
+    offsets.end_append(appends[1])
+    assert told(offsets) == (2, False)
+    offsets.end_append(offsets.begin_append())
+    assert told(offsets) == (None, False)
+    assert offsets.committed_of_group("g") == {"t": {1: value(1), 2: value(2)}}
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_position_is_unstable_until_the_end_of_its_transaction_is_committed(
+    committed: bool,
+) -> None:
+    offsets = Offsets()
+    offsets.put("g", "t", 0, value(5))
+    all_committed(offsets)
+    offsets.put_pending(1, ("g", "t", 0), value(9))
+    assert told(offsets) == (5, True)
+    offsets.end_transaction(1, committed=committed)
+    assert told(offsets) == (5, True)
+    all_committed(offsets)
+    assert told(offsets) == (9 if committed else 5, False)
+
+
+def test_a_pending_offset_that_is_deleted_is_unstable_until_that_is_committed() -> None:
+    offsets = Offsets()
+    offsets.put_pending(1, ("g", "t", 0), value(9))
+    commits.forget(offsets, "g", "t", 0)
+    assert told(offsets) == (None, True)
+    all_committed(offsets)
+    assert told(offsets) == (None, False)

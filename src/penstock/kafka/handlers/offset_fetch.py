@@ -77,7 +77,7 @@ def _as_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
 def _fetch(asked: OffsetFetchRequestGroup, require_stable: bool, context: Context) -> GroupAnswer:
     try:
         context.authorize(Operation.DESCRIBE, ResourceType.GROUP, asked.group_id)
-        return context.groups.read(
+        return context.groups.read_offsets(
             asked.group_id,
             lambda shard: _read(shard, asked, require_stable, context),
             OffsetFetchResponseGroup,
