@@ -40,21 +40,19 @@ class Answer:
         self.chunks: list[Chunk] | None = None  # None: not known yet
         self.future: Later | None = None  # what it waits for
 
-    def encoded(self, reply: Message) -> list[Chunk]:
-        """The frame of the reply: bytes, and slices of files where it carries records."""
-        body: list[Chunk] = [b""]  # the head, once the size is known
-        self.api.encode(self.header.api_version)(reply, body)
-        return self._framed(reply, body)
-
     def encoded_in_steps(self, reply: Message) -> Steps[Encoded]:
         body: list[Chunk] = [b""]
         yield from self.api.encode_in_steps(self.header.api_version)(reply, body)
         if self.api.parts is not None:
             yield from self.api.parts.free(reply)
-        return Encoded(self._framed(reply, body))
+        return Encoded(self.encoded(reply, body))
 
-    def _framed(self, reply: Message, body: list[Chunk]) -> list[Chunk]:
+    def encoded(self, reply: Message, body: list[Chunk] | None = None) -> list[Chunk]:
+        """The frame of the reply: bytes, and slices of files where it carries records. `body`: if it is encoded already."""
         version = self.header.api_version
+        if body is None:
+            body = [b""]  # the head, once the size is known
+            self.api.encode(version)(reply, body)
         sliced = isinstance(reply, FetchResponse) and _copy_small_slices(body)
         flexible = self.api.has_flexible_response_header(version)
         size = sum(map(len, body)) + (5 if flexible else 4)

@@ -88,6 +88,7 @@ class Api(Generic[Request, Response]):
         self.parts = parts  # it can be handled in parts; None: only as a whole
         # a smaller frame has no more elements than are handled at once
         self.few_bytes = NEVER_BYTES if parts is None else parts.at_once
+        self.are_many = _never if parts is None else parts.are_many
         self.max_elements = max_elements  # of all arrays of a request
         self.plain_bytes = plain_bytes  # a larger frame is decoded in steps
         self._flexible_header_from = (
@@ -165,6 +166,10 @@ def row(
         max_elements=max_elements,
         plain_bytes=plain_bytes,
     )
+
+
+def _never(_: Message) -> bool:
+    return False
 
 
 def _from_level(

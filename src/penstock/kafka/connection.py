@@ -315,9 +315,7 @@ class Connection:
         except MalformedMessage as error:
             raise HangUp(f"malformed request: {error}") from error
         context = self._context(header)
-        if request is None or (
-            len(frame) > api.few_bytes and api.parts is not None and api.parts.are_many(request)
-        ):
+        if request is None or (len(frame) > api.few_bytes and api.are_many(request)):
             answer = Answer(api, header, started_s)
             self._park(answer, None, self._take_long(answer, context, frame, position), holds=True)
             return 0

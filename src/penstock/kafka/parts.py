@@ -48,13 +48,13 @@ class Parts:
         """Whether the request is worth splitting. Called for each request."""
         path = self._request
         outer = getattr(request, path[0])
+        if outer and len(outer) == 1 and len(path) == 2:
+            inner = getattr(outer[0], path[1])
+            return inner is not None and len(inner) > self.at_once
         if not outer:
             return self._otherwise is not None and self._otherwise.are_many(request)
         if len(path) == 1:
             return len(outer) > self.at_once
-        if len(outer) == 1 and len(path) == 2:
-            inner = getattr(outer[0], path[1])
-            return inner is not None and len(inner) > self.at_once
         return _weight(outer, path[1:], self.at_once) > self.at_once
 
     def split(self, request: Message, seen: set[Hashable] | None = None) -> Iterator[Part]:

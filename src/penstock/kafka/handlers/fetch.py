@@ -5,7 +5,7 @@ A reader gets whole batches, at least one where there is any, and never a byte p
 
 import asyncio
 from collections.abc import Awaitable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.broker.partition import Partition, Read
 from penstock.broker.turns import Turns
@@ -54,8 +54,7 @@ _STEP = 200  # partitions looked at, or answered, at once
 Outcome = Read | EpochEnd | Redirect | BrokerError
 
 
-@dataclass(slots=True)
-class Look:
+class Look(NamedTuple):
     """What there is to read at one moment."""
 
     found: list[tuple[FetchPartition, Outcome]]
@@ -222,31 +221,34 @@ class Fetch:
 
     # Looking -----------------------------------------------------------------------------------
 
-    def look(self, partitions: list[FetchPartition] | None = None, *, again: bool = False) -> Look:
+    def look(
+        self,
+        partitions: list[FetchPartition],
+        before: Look | None = None,
+        *,
+        again: bool = False,
+    ) -> Look:
         """Read what is there, within the limits of the request. `again`: only where something has been committed since.
 
-        Until something was read, a batch may be larger than any limit; from then on none (KIP-74).
+        Until something was read, a batch may be larger than any limit; from then on none (KIP-74). `before`: what was
+        found in other partitions; the result is about these too.
         The number of files is limited too: a peer that does not read its answers keeps them open.
         """
-        look = self._new_look()
-        self._look_at(self.wanted() if partitions is None else partitions, look, again=again)
-        return look
-
-    def _new_look(self) -> Look:
-        request = self._request
-        left_bytes = min(request.max_bytes, self._context.config.fetch_max_bytes)
-        left_files = _FILES_OF_AN_ANSWER if self._replica is None else _FILES_OF_A_REPLICAS_ANSWER
-        room = self._context.services.replicas.directory.files.room_in_queues
-        if room > 0:
-            left_files = min(left_files, room)
+        if before is not None:
+            found, lacking_bytes, left_bytes, left_files, empty = before
         else:
-            left_bytes = min(left_bytes, _SCARCE_BYTES)
-        lacking_bytes = request.min_bytes if request.max_wait_ms > 0 else 0
-        return Look([], lacking_bytes, left_bytes, left_files, True)
-
-    def _look_at(self, partitions: list[FetchPartition], look: Look, *, again: bool) -> None:
-        found, lacking_bytes = look.found, look.lacking_bytes
-        left_bytes, left_files, empty = look.left_bytes, look.left_files, look.is_empty
+            request = self._request
+            found, empty = [], True
+            left_bytes = min(request.max_bytes, self._context.config.fetch_max_bytes)
+            left_files = (
+                _FILES_OF_AN_ANSWER if self._replica is None else _FILES_OF_A_REPLICAS_ANSWER
+            )
+            room = self._context.services.replicas.directory.files.room_in_queues
+            if room > 0:
+                left_files = min(left_files, room)
+            else:
+                left_bytes = min(left_bytes, _SCARCE_BYTES)
+            lacking_bytes = request.min_bytes if request.max_wait_ms > 0 else 0
         for wanted in partitions:
             if again and (nothing := self._still_empty(wanted)) is not None:
                 found.append((wanted, nothing))
@@ -279,8 +281,7 @@ class Fetch:
                 lacking_bytes = 0
         if not found and not self._session:  # nothing to wait for, nor anything in a session
             lacking_bytes = 0
-        look.lacking_bytes, look.is_empty = lacking_bytes, empty
-        look.left_bytes, look.left_files = left_bytes, left_files
+        return Look(found, lacking_bytes, left_bytes, left_files, empty)
 
     def _still_empty(self, wanted: FetchPartition) -> Read | None:
         """What the last look found, if that was nothing and no more is committed; any other change ends the waiting."""
@@ -365,7 +366,7 @@ class Fetch:
     def _look_again(self) -> int:
         if self.is_large:
             return 0
-        look = self.look(again=True)
+        look = self.look(self.wanted(), again=True)
         self._enough = look if look.lacking_bytes <= 0 else None
         return look.lacking_bytes
 
@@ -383,7 +384,7 @@ class Fetch:
             self._context.services.spawn(_relay(steps, promise), "fetch")
             return
         try:
-            answer = self.answer(self._enough or self.look())
+            answer = self.answer(self._enough or self.look(self.wanted()))
         except Exception as error:  # noqa: BLE001 - it reaches the connection through the promise
             promise.set_exception(error)
             return
@@ -490,10 +491,11 @@ class Fetch:
 
     def _look_in_steps(self, waiter: Waiter | None) -> Steps[Look]:
         """`waiter`: watches the partitions from then on when they were looked at."""
-        look, partitions = self._new_look(), self.wanted()
+        partitions = self.wanted()
+        look = self.look(partitions[:0])
         for first in range(0, len(partitions), _STEP):
             some = partitions[first : first + _STEP]
-            self._look_at(some, look, again=False)
+            look = self.look(some, None if not first else look)
             if waiter is not None:
                 waiter.watch(wanted.partition for wanted in some if wanted.partition is not None)
             yield
