@@ -159,8 +159,9 @@ class Printer:
             first = consumer.poll(_POLL_S)
             if first is None:
                 continue
-            more = consumer.consume(self._room(_BATCH) - 1, 0) if self._room(_BATCH) > 1 else []
-            for message in (first, *more):
+            self._take(consumer, first)  # before `consume`, which may serve a revocation
+            more = consumer.consume(self._room(_BATCH), 0) if self._room(_BATCH) > 0 else []
+            for message in more:
                 self._take(consumer, message)
             self._out.flush()
             if self._arguments.exit_at_end and self._is_at_end(consumer):

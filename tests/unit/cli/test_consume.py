@@ -131,6 +131,20 @@ def test_no_more_than_asked_for_is_taken() -> None:
     assert consumer.is_closed
 
 
+def test_a_message_is_printed_and_stored_before_the_next_call_may_revoke_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stored_at_consume: list[list[int]] = []
+
+    def consume_and_revoke(consumer: FakeConsumer, *_: object) -> list[FakeMessage]:
+        stored_at_consume.append(list(consumer.stored))
+        return []
+
+    monkeypatch.setattr(FakeConsumer, "consume", consume_and_revoke)
+    consume([FakeMessage(0), FakeMessage(1)], group="billing", count=2)
+    assert stored_at_consume == [[0]]
+
+
 def test_it_begins_where_each_partition_was_said_to() -> None:
     _, consumer = consume([FakeMessage(0)], count=1)
     assert [(place.partition, place.offset) for place in consumer.assigned] == [(0, 0), (1, 7)]
