@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from itertools import count
 from typing import Final, Literal
+from zlib import crc32
 
 Partitioner = Callable[[bytes | None, int], int]
 BuiltIn = Literal["murmur2", "sticky", "round_robin", "consistent", "random", "fnv1a"]
@@ -44,6 +45,33 @@ def partition_of(key: bytes, partition_count: int) -> int:
     9
     """
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
+
+
+def builtin_hash(name: str, key: bytes | None) -> int | None:
+    """What librdkafka's partitioner `name` takes modulo the number of partitions. `None` means any partition.
+
+    >>> builtin_hash("murmur2_random", b"order-17") % 12, builtin_hash("random", b"order-17")
+    (9, None)
+    """
+    if key is None:
+        return None
+    match name:
+        case "murmur2" | "murmur2_random":
+            return murmur2(key) & 0x7FFFFFFF
+        case "consistent" | "consistent_random" if key:
+            return crc32(key)
+        case "fnv1a" | "fnv1a_random":
+            return fnv1a(key)
+        case _:
+            return None
+
+
+def fnv1a(data: bytes) -> int:
+    """As librdkafka computes it: the hash as a signed number, without its sign."""
+    h = 0x811C9DC5
+    for byte in data:
+        h = (h ^ byte) * 0x01000193 & _MASK
+    return h if h < 2**31 else 2**32 - h
 
 
 def round_robin() -> Partitioner:

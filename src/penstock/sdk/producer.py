@@ -48,6 +48,7 @@ _FULL_WAIT_S: Final = 0.05
 _EXIT_FLUSH_S: Final = 30.0
 _PARTITIONS_AGE_S: Final = 60.0
 _TRANSACTION_ATTEMPTS: Final = 5
+_TRANSACTION_TIMEOUT_MS: Final = 60_000  # librdkafka's default
 
 
 class Producer:
@@ -96,6 +97,10 @@ class Producer:
         properties["stats_cb"] = self._statistics
         properties["error_cb"] = self._trouble = Trouble()
         self.max_request_size: Final = max_request_size(properties)
+        self._built_in: Final = str(properties["partitioner"])
+        self.transaction_timeout_s: Final = (
+            int(properties.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT_MS)) / 1000
+        )
         self._split_at = split_size(self.max_request_size) if split_large else None
         self._partition_counts: dict[str, tuple[float, int]] = {}
         self._transactions_ready = False
@@ -298,11 +303,19 @@ class Producer:
             )
         return chosen
 
+    def _partition_of(self, topic: str, key: Any) -> int:
+        """The partition that librdkafka's partitioner chooses too."""
+        data = key.encode() if isinstance(key, str) else key
+        chosen = partitioners.builtin_hash(self._built_in, data)
+        if chosen is None:
+            chosen = int.from_bytes(os.urandom(4))
+        return chosen % self.partition_count(topic)
+
     def _send_parts(self, message: Outgoing) -> Delivery:
         topic, value, key, headers, timestamp, partition = message
         assert self._split_at is not None
-        if partition is None and key is None:  # all parts into one partition
-            partition = int.from_bytes(os.urandom(4)) % self.partition_count(topic)
+        if partition is None:  # chosen once: partitions may be added between two parts
+            partition = self._partition_of(topic, key)
         data = value.encode() if isinstance(value, str) else bytes(value)
         pieces = large.split(data, self._split_at, os.urandom(16))
         before = header_list(headers)

@@ -5,13 +5,15 @@ import pickle
 from types import SimpleNamespace
 from typing import Any
 
+import confluent_kafka
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock import Producer
 from penstock.sdk import errors, serializers
 from penstock.sdk.metrics import ConsumerMetrics, Rate, Statistics
-from penstock.sdk.partitioners import murmur2, partition_of, round_robin
+from penstock.sdk.partitioners import builtin_hash, murmur2, partition_of, round_robin
 from penstock.sdk.rate_limit import TokenBucket
 
 JAVA_MURMUR2 = {  # org.apache.kafka.common.utils.UtilsTest
@@ -33,6 +35,18 @@ def test_keys_hash_as_in_java(key: bytes) -> None:
 def test_a_key_always_goes_to_one_existing_partition(key: bytes, count: int) -> None:
     assert 0 <= partition_of(key, count) < count
     assert round_robin()(key, count) == partition_of(key, count)
+
+
+@given(st.binary(min_size=1, max_size=40), st.integers(1, 1000))
+def test_a_split_value_goes_where_librdkafka_puts_its_key(key: bytes, count: int) -> None:
+    for name, theirs in (
+        ("murmur2_random", confluent_kafka.murmur2),
+        ("consistent_random", confluent_kafka.consistent),
+        ("fnv1a_random", confluent_kafka.fnv1a),
+    ):
+        ours = builtin_hash(name, key)
+        assert ours is not None
+        assert ours % count == theirs(key, count)
 
 
 def test_messages_without_a_key_take_turns() -> None:
@@ -123,3 +137,15 @@ def test_errors_say_whether_to_try_again_and_survive_a_process_boundary() -> Non
         -184,
     )
     assert not errors.MessageTooLarge("big").retriable
+
+
+def test_all_parts_of_a_value_with_a_key_name_one_partition() -> None:
+    """A partition may be added between two of them."""
+    producer = Producer("127.0.0.1:1", split_large=True, max_request_size=2000)
+    chosen: list[int] = []
+    counts = iter([6, 60, 600])
+    producer.partition_count = lambda _: next(counts)  # type: ignore[method-assign, assignment]
+    producer._produce = lambda *given, **_: chosen.append(given[3])
+    producer.send("films", bytes(5000), key="a-long-one")
+    producer.close(0.0)
+    assert chosen == [partition_of(b"a-long-one", 6)] * 6
