@@ -8,7 +8,7 @@ import pytest
 
 from penstock.model.errors import ErrorCode
 from penstock.sdk.committing import Commits
-from penstock.sdk.errors import CommitFailed
+from penstock.sdk.errors import CommitFailed, UnknownTopic
 from penstock.sdk.metrics import ConsumerMetrics, Statistics
 from penstock.sdk.shelf import Shelf
 
@@ -77,3 +77,26 @@ def test_who_does_not_wait_for_an_answer_does_not_ask_again(pauses: list[float])
     with pytest.raises(CommitFailed):
         commits_of(client).commit({PLACE: 7}, asynchronous=True)
     assert pauses == []
+
+
+def test_a_partition_that_fails_alone_is_refused_and_may_be_asked_for_again() -> None:
+    client = Client()
+    error = confluent_kafka.KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    answers = [[SimpleNamespace(topic="t", partition=0, error=error)], []]
+    client.commit = lambda offsets, asynchronous: answers.pop(0)  # type: ignore[method-assign, assignment]  # noqa: ARG005
+    commits = commits_of(client)
+    with pytest.raises(UnknownTopic, match="commit in group 'g': t-0"):
+        commits.commit({PLACE: 7}, asynchronous=False)
+    commits.commit({PLACE: 7}, asynchronous=False)
+    assert answers == []
+
+
+def test_a_report_may_refuse_one_partition() -> None:
+    client = Client()
+    commits = commits_of(client)
+    commits.commit({PLACE: 7, ("t", 1): 8}, asynchronous=True)
+    error = confluent_kafka.KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    fine = SimpleNamespace(topic="t", partition=1, error=None)
+    commits.on_commit(None, [SimpleNamespace(topic="t", partition=0, error=error), fine])
+    commits.commit({PLACE: 7, ("t", 1): 8}, asynchronous=True)
+    assert client.taken == [7, 8, 7]
