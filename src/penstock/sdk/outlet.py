@@ -27,6 +27,7 @@ class Outlet:
         self._dead_letter = dead_letter
         self._retry_topics = retry_topics
         self._producer: Producer | None = None
+        self._origins = self._topics_by_name()
 
     def __enter__(self) -> Self:
         retry_names = self._retry_names()
@@ -66,7 +67,8 @@ class Outlet:
         headers = dead_letters.put_off(
             message, self._failure(error, attempts), step=step, delay_s=delay_s
         )
-        origin = dead_letters.read(message.headers).topic or message.topic
+        # not by the headers: a dead letter, or a copy with headers, names a topic that is not read here
+        origin = self._origins.get(message.topic, message.topic)
         self._send(self._retry_topics.name(origin, step), message, headers)
 
     def _send(self, topic: str, message: Message, headers: list[dead_letters.Header]) -> None:
@@ -77,10 +79,18 @@ class Outlet:
         now_ms = time.time_ns() // 1_000_000
         return dead_letters.Failure(error, attempts, self._consumer.group_id, now_ms)
 
-    def _retry_names(self) -> list[str]:
+    def _topics_by_name(self) -> dict[str, str]:
+        """Each retry topic that is read here, with the topic whose messages it gets."""
         if self._retry_topics is None:
-            return []
-        return [name for topic in self._consumer.topics for name in self._retry_topics.names(topic)]
+            return {}
+        return {
+            name: topic
+            for topic in self._consumer.topics
+            for name in self._retry_topics.names(topic)
+        }
+
+    def _retry_names(self) -> list[str]:
+        return list(self._origins)
 
 
 def helper_producer(consumer: "Consumer", **settings: Any) -> "Producer":
