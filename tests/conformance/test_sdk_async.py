@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import confluent_kafka
 import pytest
@@ -12,6 +13,7 @@ from penstock.sdk import dead_letters
 from penstock.sdk.errors import BufferExhausted, ProcessingFailed, TimedOut
 from penstock.sdk.message import Message
 from penstock.testing import Broker
+from tests.support.failures import DataError
 
 pytestmark = pytest.mark.cluster
 PATIENCE_S = 60.0  # for all of a scenario, ten times and more of what it needs
@@ -250,5 +252,73 @@ def test_a_transaction_is_seen_whole(broker: Broker) -> None:
             message = await consumer.poll(PATIENCE_S)
             assert message is not None
             assert message.value == b"committed"
+
+    run(main)
+
+
+def test_a_cancelled_poll_takes_no_message_away(broker: Broker, topic: str) -> None:
+    came: list[int] = []
+
+    async def main() -> None:
+        async with AsyncConsumer(
+            broker.bootstrap, topic, group_id=topic, fetch_max_wait_ms=20
+        ) as consumer:
+            while len(came) < 50:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.005):
+                        if (message := await consumer.poll()) is not None:
+                            came.append(int(message.value))
+
+    run(main)
+    if sorted(came) != list(range(50)):
+        raise DataError(f"not each message once: {sorted(came)}")
+    assert committed(broker, topic) == 50
+
+
+def test_a_consumer_works_on_after_a_cancelled_run(broker: Broker, topic: str) -> None:
+    done: set[int] = set()
+
+    async def main() -> None:
+        begun, is_complete = asyncio.Event(), asyncio.Event()
+
+        async def handler(message: Message) -> None:
+            begun.set()
+            await asyncio.sleep(0.01)
+            done.add(int(message.value))
+            if len(done) == 50:
+                is_complete.set()
+
+        async with AsyncConsumer(broker.bootstrap, topic, group_id=topic) as consumer:
+            for event in (begun, is_complete):
+                async with asyncio.TaskGroup() as tasks:
+                    running = tasks.create_task(consumer.run(handler, workers=2))
+                    await event.wait()
+                    running.cancel()
+
+    run(main)
+    if done != set(range(50)):
+        raise DataError(f"skipped: {set(range(50)) - done}")
+    assert committed(broker, topic) == 50
+
+
+def test_a_transaction_that_is_cancelled_at_its_begin_leaves_the_producer_usable(
+    broker: Broker,
+) -> None:
+    topic = broker.create_topic()
+
+    async def main() -> None:
+        async with AsyncProducer(broker.bootstrap, transactional_id=topic) as producer:
+
+            async def use() -> None:
+                async with producer.transaction():
+                    raise AssertionError("it is cancelled before")
+
+            using = asyncio.get_running_loop().create_task(use())
+            await asyncio.sleep(0)
+            using.cancel()
+            await asyncio.wait({using})
+            async with producer.transaction():
+                delivery = await producer.send(topic, b"committed")
+            await delivery
 
     run(main)

@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 
 import confluent_kafka
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 
 from penstock import Consumer, Producer
 from penstock.sdk.errors import Closed, ConfigurationError, DeserializationError, NoOffset
@@ -300,6 +302,23 @@ def test_broadcast_gives_every_instance_everything_from_now_on(broker: Broker, f
         assert message is not None
         assert message.value == b"news"
         instance.close()
+
+
+def test_a_running_consumer_gets_what_was_written_into_added_partitions(
+    broker: Broker, fill: Fill
+) -> None:
+    topic = fill("before")
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    with Consumer(broker.bootstrap, topic, metadata_max_age_ms=300) as consumer:
+        consumer.await_assignment()
+        await_opened(consumer, topic)
+        (grown,) = admin.create_partitions([NewPartitions(topic, 2)]).values()
+        grown.result(PATIENCE_S)
+        with Producer(broker.bootstrap) as producer:
+            producer.send(topic, b"news", partition=1)
+        message = consumer.poll(PATIENCE_S)
+        assert message is not None
+        assert (message.partition, message.value) == (1, b"news")
 
 
 def test_metrics_are_text_for_prometheus(broker: Broker, fill: Fill) -> None:

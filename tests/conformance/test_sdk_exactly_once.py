@@ -15,6 +15,7 @@ from penstock.sdk.exactly_once import Output
 from penstock.sdk.message import Message
 from penstock.testing import Broker
 from tests.support import postgres
+from tests.support.failures import DataError
 
 pytestmark = pytest.mark.cluster
 PATIENCE_S = 30.0
@@ -202,6 +203,38 @@ def test_results_and_offsets_are_in_the_database_together(
     cursor.execute("SELECT next_offset FROM penstock_offsets")
     assert cursor.fetchall() == [(20,)]
     connection.close()
+
+
+def test_a_first_batch_that_fails_is_repeated_and_a_new_database_begins_anew(
+    broker: Broker, topic: str
+) -> None:
+    def run(fails: bool) -> list[int]:
+        connection = sqlite3.connect(":memory:")
+        connection.execute("CREATE TABLE results (number INTEGER)")
+        numbers = [3] if fails else []
+        with Consumer(
+            broker.bootstrap, topic, group_id=topic, enable_auto_commit=False
+        ) as consumer:
+
+            def handler(cursor: Any, message: Message) -> None:
+                number = int(message.value)
+                if number in numbers:
+                    raise RuntimeError(numbers.pop())
+                cursor.execute("INSERT INTO results VALUES (?)", (number,))
+                if number == 19:
+                    consumer.stop()
+
+            if fails:
+                with pytest.raises(RuntimeError):
+                    consumer.run_in_database(connection, handler, batch=5)
+            consumer.run_in_database(connection, handler, batch=5)
+        found = [row[0] for row in connection.execute("SELECT number FROM results")]
+        connection.close()
+        return found
+
+    for fails in (True, False):  # the second run has a new database, and the group's old offsets
+        if (found := run(fails)) != list(range(20)):
+            raise DataError(f"not each message once: {found}")
 
 
 def test_of_two_who_believe_they_own_a_partition_one_is_rolled_back(connect: Any) -> None:

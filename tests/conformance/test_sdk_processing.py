@@ -14,6 +14,7 @@ from penstock.sdk.message import Message
 from penstock.sdk.retrying import RetryTopics
 from penstock.sdk.workers import Order
 from penstock.testing import Broker
+from tests.support.failures import DataError
 
 pytestmark = pytest.mark.cluster
 PATIENCE_S = 30.0
@@ -286,3 +287,30 @@ def test_wrong_options_are_refused(broker: Broker, fill: Fill) -> None:
             consumer.run(print, workers=0)
         with pytest.raises(ConfigurationError, match="order='random'"):
             consumer.run(print, order="random")  # type: ignore[arg-type]  # what a user may type
+
+
+def test_run_again_after_a_failure_gets_the_message_that_failed(broker: Broker, fill: Fill) -> None:
+    topic = fill(60, keys=10)
+    failures = {7, 20, 41}
+    handled: set[int] = set()
+    with Consumer(broker.bootstrap, topic, group_id=topic) as consumer:
+
+        def handler(message: Message) -> None:
+            number = int(message.value)
+            if number in failures:
+                failures.remove(number)
+                raise ValueError(number)
+            handled.add(number)
+            if len(handled) == 60:
+                consumer.stop()
+
+        failed_runs = 0
+        while not consumer.is_stopped:
+            try:
+                consumer.run(handler, workers=3, retries=0)
+            except ProcessingFailed:
+                failed_runs += 1
+    assert 1 <= failed_runs <= 3
+    if handled != set(range(60)):
+        raise DataError(f"skipped: {set(range(60)) - handled}")
+    assert committed(broker, topic) == 60

@@ -275,8 +275,9 @@ def test_the_twins_have_the_same_names() -> None:
         return {name for name in dir(kind) if not name.startswith("_")} - own
 
     inside = (  # of the engine and of transactions, not for applications
-        "before_loss commit_finished committed_elsewhere first_pending forget handed_out refuse_parts "
-        "reset_books rewind seek_all take_ready"
+        "before_loss commit_finished committed_elsewhere end_run fetch first_pending forget go_to handed_out "
+        "interrupt note_starts refuse_parts rewind rewind_in_doubt take take_many take_more take_ready "
+        "take_ready_many"
     )
     assert names(Consumer) - set(inside.split()) == names(AsyncConsumer)
     helpers = {"begin_transaction", "ensure_transactions", "exclusively", "partition_count"}

@@ -1,19 +1,26 @@
-"""AsyncProducer and AsyncConsumer: the same names, awaited. librdkafka works on its own threads; the loop never blocks."""
+"""AsyncProducer and AsyncConsumer: the same names, awaited. librdkafka works on its own threads; the loop never blocks.
+
+A cancelled call leaves its object as if it had not been made (the rule is stated in `penstock.sdk.shelf`). The
+consumer's thread only fetches. Messages are handed out on the loop, while the thread is idle, with no `await` between
+the hand-out and the return to the caller: so there is no message that a cancellation could drop.
+"""
 
 import asyncio
 import signal
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar
 
 from penstock.sdk import checks
+from penstock.sdk.client_thread import ClientThread, completed, run_in
 from penstock.sdk.consumer import Consumer
 from penstock.sdk.delivery import Delivered, Delivery
 from penstock.sdk.errors import BufferExhausted, PenstockError
+from penstock.sdk.librdkafka import LOGGER
 from penstock.sdk.message import Message, Place
 from penstock.sdk.positions import Time
 from penstock.sdk.producer import MAX_BLOCK_MS, Producer
@@ -131,7 +138,7 @@ class AsyncProducer:
         )
         self._producer = Producer(bootstrap, max_block_ms=0, **settings)
         self._waker: Waker | None = None
-        self._thread = ThreadPoolExecutor(1, "penstock-async-producer")
+        self._thread = ClientThread("penstock-async-producer")
         self.metrics: Final = self._producer.metrics
         self.client_id: Final = self._producer.client_id
 
@@ -191,17 +198,40 @@ class AsyncProducer:
     ) -> "AsyncIterator[Transaction]":
         """`async with producer.transaction(): …`: all of it is seen, or nothing."""
         inner = self._producer.transaction(None if consumer is None else consumer.consumer)
-        await self._on_thread(inner.__enter__)
+        begun: list[Transaction] = []
+        try:
+            await self._on_thread(lambda: begun.append(inner.__enter__()))
+        except asyncio.CancelledError as error:
+            # it may be begun, now or in a while: what ends it is queued behind it on the same thread
+            self._thread.submit(_undo, begun, error)
+            raise
         try:
             yield inner
         except BaseException as error:
-            await self._on_thread(inner.__exit__, type(error), error, None)
+            await self._ended(inner, error)
             raise
-        await self._on_thread(inner.__exit__, None, None, None)
+        await self._ended(inner, None)
+
+    async def _ended(self, inner: "Transaction", error: BaseException | None) -> None:
+        """Commit or abort. When cancelled, raise that after it is decided."""
+        kind = None if error is None else type(error)
+        await completed(run_in(self._thread, inner.__exit__, kind, error, None), _nothing)
 
     async def _on_thread(self, call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, partial(call, *arguments, **named))
+        return await run_in(self._thread, call, *arguments, **named)
+
+
+def _undo(begun: "list[Transaction]", error: BaseException) -> None:
+    """Abort a transaction whose caller was cancelled while it began."""
+    for transaction in begun:
+        try:
+            transaction.__exit__(type(error), error, None)
+        except PenstockError as failure:
+            LOGGER.warning("a cancelled transaction is not aborted: %s", failure)
+
+
+def _nothing() -> None:
+    """A commit or an abort goes on when its caller is cancelled."""
 
 
 class AsyncConsumer:
@@ -217,7 +247,8 @@ class AsyncConsumer:
     """
 
     def __init__(self, bootstrap: str, topics: str | Sequence[str], **settings: Any) -> None:
-        self._thread = ThreadPoolExecutor(1, "penstock-async-consumer")
+        self._thread = ClientThread("penstock-async-consumer")
+        self._fetch_error: BaseException | None = None  # of a fetch that nobody awaited
         self.consumer: Final = Consumer(bootstrap, topics, **settings)
         self.metrics: Final = self.consumer.metrics
         self.topics: Final = self.consumer.topics
@@ -242,25 +273,58 @@ class AsyncConsumer:
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Messages as they come, until `stop`."""
-        while not self.consumer.is_stopped:
-            message = self.consumer.take_ready() or await self.poll(_SLICE_S)
+        thread, consumer = self._thread, self.consumer
+        while not consumer.is_stopped:
+            message = None if thread.unfinished or self._fetch_error else consumer.take_ready()
+            if message is None:
+                message = await self.poll(_SLICE_S)
             if message is not None:
                 yield message
 
     async def poll(self, timeout: float | None = None) -> Message | None:  # noqa: ASYNC109  # the name that Consumer has
-        """The next message, or None. Finishes the one before."""
-        loop = asyncio.get_running_loop()
-        deadline_s = None if timeout is None else loop.time() + timeout
-        while not self.consumer.is_stopped:  # in slices, so that a cancelled poll ends soon
-            left_s = _SLICE_S if deadline_s is None else deadline_s - loop.time()
-            message = await self._on_thread(self.consumer.poll, max(0.0, min(_SLICE_S, left_s)))
-            if message is not None or (deadline_s is not None and loop.time() >= deadline_s):
-                return message
-        return None
+        """The next message, or None. Finishes the one before. A cancelled poll takes no message away."""
+        found = await self._take(1, timeout)
+        return found[0] if found else None
 
     async def poll_many(self, limit: int, timeout: float) -> list[Message]:  # noqa: ASYNC109
         """Up to `limit` messages, as soon as there is one. Finishes those before."""
-        return await self._on_thread(self.consumer.poll_many, limit, timeout)
+        return await self._take(limit, timeout)
+
+    async def _take(self, limit: int, timeout: float | None) -> list[Message]:  # noqa: ASYNC109
+        """Fetch on the thread, then hand out here. Between a hand-out and the end of this call nothing is awaited."""
+        loop = asyncio.get_running_loop()
+        deadline_s = None if timeout is None else loop.time() + timeout
+        while not self.consumer.is_stopped:
+            left_s = None if deadline_s is None else max(0.0, deadline_s - loop.time())
+            await self._thread.idle(left_s)
+            if not self._thread.unfinished:
+                self._raise_fetch_error()
+                messages = self.consumer.take_ready_many(limit)
+                if messages:
+                    return messages
+                await self._on_thread(
+                    self._fetch, _SLICE_S if left_s is None else min(_SLICE_S, left_s)
+                )
+            if not self._thread.unfinished:  # else another task has called meanwhile
+                self._raise_fetch_error()
+                messages = self.consumer.take_many(limit)
+                if messages:
+                    return messages
+            if deadline_s is not None and loop.time() >= deadline_s:
+                break
+        return []
+
+    def _fetch(self, timeout_s: float) -> None:
+        """On the thread. An error is kept for the loop: the task that awaits this may be cancelled."""
+        try:
+            self.consumer.fetch(timeout_s)
+        except BaseException as error:  # noqa: BLE001  # raised by `_raise_fetch_error`
+            self._fetch_error = self._fetch_error or error
+
+    def _raise_fetch_error(self) -> None:
+        error, self._fetch_error = self._fetch_error, None
+        if error is not None:
+            raise error
 
     async def subscribe(self, topics: Sequence[str]) -> None:
         """Reads these from now on, instead of what was given before."""
@@ -281,8 +345,8 @@ class AsyncConsumer:
         return self.consumer.is_stopped
 
     async def close(self) -> None:
-        """Commits what is finished, the message in hand included, and leaves the group."""
-        await self.__aexit__(None, None, None)
+        """Commits what is finished, the message in hand included unless an exception is on its way, and leaves the group."""
+        await self.__aexit__(*sys.exc_info())
 
     async def commit(self) -> None:
         """Commits everything handed out so far, the message in hand included."""
@@ -369,16 +433,13 @@ class AsyncConsumer:
         )
 
     async def _until_done(self, call: Callable[[], T]) -> T:
-        """When it is cancelled, stops the consumer and waits for what is begun."""
-        running = asyncio.get_running_loop().run_in_executor(self._thread, call)
+        """When it is cancelled, end this call, but not the consumer, and wait for what is begun."""
         try:
-            await asyncio.wait({running})
-        except asyncio.CancelledError:
-            self.consumer.stop()
-            await asyncio.wait({running})
-            raise
-        return running.result()
+            return await completed(
+                run_in(self._thread, call), lambda: self.consumer.interrupt(True)
+            )
+        finally:
+            self.consumer.interrupt(False)
 
     async def _on_thread(self, call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, partial(call, *arguments, **named))
+        return await run_in(self._thread, call, *arguments, **named)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.sdk import checks
-from penstock.sdk.errors import ConfigurationError, from_kafka
+from penstock.sdk.errors import ConfigurationError, NoOffset, from_kafka
 from penstock.sdk.librdkafka import errors_of
 from penstock.sdk.message import Place
 
@@ -17,6 +17,7 @@ Moved = Callable[[list[Place]], object]
 _TIMEOUT_S: Final = 30.0
 _LAG_TIMEOUT_S: Final = 5.0
 _BEGINNING, _END = -2, -1  # times that stand for the first message, and for the one to come
+_FIRST_MESSAGE: Final = -2  # librdkafka's offset for it
 
 
 class Callbacks(NamedTuple):
@@ -37,13 +38,16 @@ class Assignment:
     What they raise would be lost inside librdkafka: it is kept, and raised when the poll has come back.
     """
 
-    def __init__(self, consumer: "Reading", users: Callbacks, reset_ms: int | None) -> None:
+    def __init__(self, consumer: "Reading", users: Callbacks, reset: str | int) -> None:
         users.check()
         self.start_from: Callable[[list[Place]], Mapping[Place, int]] | None = None
         self._consumer = consumer
         self._users = users
-        self._reset_ms = reset_ms
+        self._reset = reset  # a policy, or milliseconds since 1970
         self._is_calling = False
+        self._owed: list[Any] = []  # partitions whose begin could not be found out yet
+        self._counts: dict[str, int] = {}  # partitions of each topic when the group first answered
+        self._noted_all = False  # with a pattern: a topic without a count did not exist then
         self._error: BaseException | None = None
 
     def callbacks(self) -> dict[str, Any]:
@@ -68,16 +72,35 @@ class Assignment:
 
     def _on_assign(self, client: Any, partitions: list[Any]) -> None:
         self._consumer.metrics.rebalances += 1
-        assign = client.incremental_assign if self._consumer.is_incremental else client.assign
         with self._keeping():
             try:
-                starts = self._starts(partitions)
+                self._assign(partitions, is_forced=False)
             except BaseException:
-                assign([])  # rather than a place that may be the wrong one
+                self._owed = list(partitions)
+                self._incremental_or_whole(client)([])  # rather than a wrong place: `assign_owed`
                 raise
-            if starts is not None:
-                assign(starts)
             _tell(self._users.on_assign, partitions)
+
+    def assign_owed(self) -> None:
+        """Assign the partitions whose begin could not be found out when the group gave them."""
+        if self._owed:
+            self._assign(self._owed, is_forced=True)
+            self._owed = []
+
+    def _assign(self, partitions: list[Any], *, is_forced: bool) -> None:
+        """Begin with these partitions; without a begin of ours, librdkafka does it in its own way."""
+        starts = self._starts(partitions)
+        if starts is None and not is_forced:
+            return
+        chosen = partitions if starts is None else starts
+        self._incremental_or_whole(self._consumer.client)(chosen)
+        self._consumer.note_starts({(one.topic, one.partition): one.offset for one in chosen})
+
+    def _incremental_or_whole(self, client: Any) -> Callable[[list[Any]], object]:
+        assign: Callable[[list[Any]], object] = (
+            client.incremental_assign if self._consumer.is_incremental else client.assign
+        )
+        return assign
 
     def _on_revoke(self, _: Any, partitions: list[Any]) -> None:
         self._on_loss(partitions, may_commit=True)
@@ -90,6 +113,8 @@ class Assignment:
             _tell(self._users.on_lost, partitions)
 
     def _on_loss(self, partitions: list[Any], *, may_commit: bool) -> None:
+        gone = set(_places(partitions))
+        self._owed = [one for one in self._owed if (one.topic, one.partition) not in gone]
         with self._keeping():
             self._consumer.before_loss(_places(partitions), may_commit)
         with self._keeping():
@@ -106,15 +131,63 @@ class Assignment:
             self._is_calling = False
 
     def _starts(self, partitions: list[Any]) -> list[Any] | None:
-        """Where to begin in newly assigned partitions, if librdkafka cannot know: kept elsewhere, or by a time."""
+        """Where to begin in newly assigned partitions. `None` leaves it to librdkafka."""
         if self.start_from is not None:
             known = self.start_from(_places(partitions))
             for one in partitions:
                 one.offset = known.get((one.topic, one.partition), one.offset)
             return partitions
-        if self._reset_ms is None:
+        if isinstance(self._reset, int):
+            return self.starts_at(partitions, self._reset, _TIMEOUT_S)
+        if self._reset == "latest":
+            return self._starts_at_latest(partitions)
+        return None
+
+    def _starts_at_latest(self, partitions: list[Any]) -> list[Any] | None:
+        """'latest' means: from now on. A partition that is added later begins with its first message.
+
+        The consumer could not see the partition at once. What was written into it until then came
+        after the consumer started, so it must not be skipped. A committed offset goes first.
+        """
+        self._note_counts()
+        added = [one for one in partitions if self._is_added(one.topic, one.partition)]
+        if not added:
             return None
-        return self.starts_at(partitions, self._reset_ms, _TIMEOUT_S)
+        with errors_of("committed offsets"):
+            committed = self._consumer.client.committed(added, _TIMEOUT_S)
+        begins = {
+            (one.topic, one.partition): one.offset if one.offset >= 0 else _FIRST_MESSAGE
+            for one in committed
+        }
+        for one in partitions:
+            one.offset = begins.get((one.topic, one.partition), one.offset)
+        return partitions
+
+    def _is_added(self, topic: str, index: int) -> bool:
+        count = self._counts.get(topic, 0 if self._noted_all else None)
+        return count is not None and index >= count
+
+    def _note_counts(self) -> None:
+        """Note how many partitions each topic has when the group first answers; 0 if it does not exist yet."""
+        names = [name for name in self._consumer.subscribed if name not in self._counts]
+        patterns = [name for name in names if name.startswith("^")]
+        if patterns:
+            self._counts |= dict.fromkeys(patterns, 0)  # noted: there is no topic of that name
+            self._noted_all = True
+            self._counts = self._ask_counts() | self._counts
+        for name in names:
+            if name not in self._counts:
+                self._counts |= self._ask_counts(name)
+
+    def _ask_counts(self, *topic: str) -> dict[str, int]:
+        """Of one topic, or of all. A topic that cannot be described now is left out."""
+        with errors_of("partitions of the topics"):
+            found = self._consumer.client.list_topics(*topic, timeout=_TIMEOUT_S).topics
+        return {
+            name: len(described.partitions)
+            for name, described in found.items()
+            if described.error is None or described.error.name() == "UNKNOWN_TOPIC_OR_PART"
+        }
 
     def starts_at(self, partitions: list[Any], when_ms: int, timeout_s: float) -> list[Any]:
         """Committed offsets, and where there is none, the first message of that time."""
@@ -125,6 +198,32 @@ class Assignment:
         for one in committed:
             one.offset = offsets.get((one.topic, one.partition), one.offset)
         return list(committed)
+
+    def first_offsets(self, places: Sequence[Place]) -> dict[Place, int]:
+        """Where auto_offset_reset begins in these partitions, whatever the group committed."""
+        if self._reset == "none" and places:
+            topic, index = places[0]
+            raise NoOffset(f"{topic}-{index} has no offset, and auto_offset_reset is 'none'")
+        times = {"earliest": _BEGINNING, "latest": _END}
+        when_ms = self._reset if isinstance(self._reset, int) else times[self._reset]
+        return self.offsets_at(places, when_ms, _TIMEOUT_S)
+
+    def committed_of(self, place: Place) -> int:
+        """The group's offset in a partition; negative if there is none."""
+        from confluent_kafka import TopicPartition
+
+        with errors_of("committed offsets"):
+            (found,) = self._consumer.client.committed([TopicPartition(*place)], _TIMEOUT_S)
+        if found.error is not None:
+            raise from_kafka(found.error, f"topic {place[0]!r}")
+        return int(found.offset)
+
+    def start_of(self, place: Place, position: int) -> int:
+        """Where librdkafka began in a partition of which it lost what it took before `position`."""
+        committed = self.committed_of(place) if self._consumer.has_group else -1
+        if committed >= 0:
+            return committed
+        return _FIRST_MESSAGE if self._reset == "earliest" else position - 1
 
     def offsets_at(
         self, places: Sequence[Place], when_ms: int, timeout_s: float

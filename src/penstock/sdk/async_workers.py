@@ -121,7 +121,7 @@ class AsyncAttempts:
 async def run_on_loop(
     consumer: "Consumer", handler: Handler, options: Options, thread: Executor
 ) -> Summary:
-    """Ends when the consumer is stopped; when it is cancelled, stops the consumer and waits for what is begun."""
+    """Return when the consumer is stopped. If cancelled, end the run and wait for what is begun."""
     check_handler(handler)
     loop = asyncio.get_running_loop()
     engine = Engine(consumer, options)
@@ -145,7 +145,7 @@ async def run_on_loop(
         try:
             await asyncio.wait({running})
         except asyncio.CancelledError:
-            consumer.stop()
+            engine.end()
             await asyncio.wait({running})
             raise
     running.result()  # raises what ended the run

@@ -120,8 +120,9 @@ class Consumer(Reading):
             "transactional_id": transactional_id or f"{self.group_id}-{self.client_id}",
             "transaction_timeout_ms": transaction_timeout_ms,
         }
-        with helper_producer(self, **own, **settings) as producer:
-            return TransformRun(self, producer, fn, to).run(batch)
+        return TransformRun(self, lambda: helper_producer(self, **own, **settings), fn, to).run(
+            batch
+        )
 
     def run_in_database(
         self,

@@ -2,11 +2,15 @@
 
 A row is moved only from the offset where its reader began: a consumer that has lost its partition without knowing it
 finds the row moved, and its transaction is rolled back.
+
+The database alone decides where a partition continues. A row without an offset gets the first offset by
+auto_offset_reset before anything is read; the offset that the group committed in the broker is not used.
 """
 
 import sqlite3
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.sdk.errors import ConfigurationError
@@ -44,7 +48,7 @@ class OffsetTable:
         )
 
     def load(self, cursor: Any, group_id: str, places: Sequence[Place]) -> dict[Place, int]:
-        """Where to go on in each partition; -1 where nothing was read yet. Makes the rows that are missing."""
+        """Where to continue in each partition; -1 if that is not decided yet. Makes the rows that are missing."""
         return {place: self._load_one(cursor, group_id, place) for place in places}
 
     def move(self, cursor: Any, group_id: str, place: Place, before: int, after: int) -> None:
@@ -148,14 +152,14 @@ class DatabaseRun:
         refuse_autocommit(self._connection)
         self._consumer.assigned.start_from = self._load
         self._consumer.refuse_parts()
-        self._in_transaction(self._table.create)
         try:
+            self._in_transaction(self._table.create)
             self._go_back()  # partitions that came before we were asked
             while not self._consumer.is_stopped:
                 handled += self._step(self._consumer.poll_many(batch, _POLL_S))
         finally:
             self._consumer.assigned.start_from = None
-            self._consumer.reset_books()
+            self._consumer.end_run(self._positions)
         return handled
 
     def _step(self, messages: list[Message]) -> int:
@@ -181,17 +185,29 @@ class DatabaseRun:
         return len(messages)
 
     def _go_back(self) -> None:
-        self._consumer.seek_all(self._load(self._consumer.assignment()))
+        self._consumer.go_to(self._load(self._consumer.assignment()))
 
     def _load(self, places: Sequence[Place]) -> Mapping[Place, int]:
+        """Read the rows. A row without an offset gets one, so that the first batch can be repeated too."""
         loaded: dict[Place, int] = {}
 
         def load(cursor: Any) -> None:
             loaded.update(self._table.load(cursor, self._consumer.group_id, places))
 
-        self._in_transaction(load)
+        def begin(cursor: Any) -> None:
+            for place, first in firsts.items():
+                self._table.move(cursor, self._consumer.group_id, place, _NONE_YET, first)
+
+        while True:
+            self._in_transaction(load)
+            fresh = [place for place, offset in loaded.items() if offset == _NONE_YET]
+            if not fresh:
+                break
+            firsts = self._consumer.assigned.first_offsets(fresh)
+            with suppress(Moved):  # another consumer was quicker: its offset counts
+                self._in_transaction(begin)
         self._positions.update(loaded)
-        return {place: offset for place, offset in loaded.items() if offset != _NONE_YET}
+        return loaded
 
     def _in_transaction(self, work: Callable[[Any], None]) -> None:
         cursor = self._connection.cursor()

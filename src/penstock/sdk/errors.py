@@ -120,6 +120,12 @@ class Fenced(PenstockError):
     default_remedy = "end this instance: the newer one continues"
 
 
+class TransactionTimedOut(PenstockError):
+    """The transaction was open for longer than `transaction_timeout_ms`: the broker aborted it, and the producer is done."""
+
+    default_remedy = "run it again with a new Producer; raise transaction_timeout_ms, or do less in a transaction"
+
+
 class TransactionAborted(PenstockError):
     """Nothing of the transaction will be seen by read_committed consumers; run it again."""
 

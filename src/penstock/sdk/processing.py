@@ -109,14 +109,22 @@ class Engine:
         self._books: dict[Place, Books] = {}
         self._reports: SimpleQueue[Job] = SimpleQueue()
         self._in_flight = 0
-        self._later: dict[Place, list[tuple[int, Job]]] = {}  # by the time they are due
+        self._later: dict[
+            Place, tuple[int, Job]
+        ] = {}  # one in each retry partition: when it is due
+        self._paused: set[Place] = set()  # by this run
         self._error: BaseException | None = None
+        self._is_ended = False
         self._is_paused = False
         self._polled_s = self._committed_s = time.monotonic()
 
     def report(self, job: Job) -> None:
         """By a worker, from any thread: done with it, one way or another."""
         self._reports.put(job)
+
+    def end(self) -> None:
+        """End this run, but not the consumer. Any thread may call it."""
+        self._is_ended = True
 
     def run(self, pool: Pool) -> None:
         """Until the consumer is stopped, or a message can neither be handled nor put aside."""
@@ -125,17 +133,25 @@ class Engine:
         before, consumer.before_loss = consumer.before_loss, self._on_loss
         self._pool = pool
         try:
-            while not consumer.is_stopped and self._error is None:
+            while not (consumer.is_stopped or self._is_ended or self._error is not None):
                 self._step()
         finally:
-            self._begin_stop()
-            self._drain()
-            pool.close()
-            consumer.reset_books()
-            consumer.auto_commits = commits
-            consumer.before_loss = before
+            try:
+                self._begin_stop()
+                self._drain()
+                pool.close()
+            finally:
+                consumer.auto_commits = commits
+                consumer.before_loss = before
+                self._hand_back()
         if self._error is not None:
             raise self._error
+
+    def _hand_back(self) -> None:
+        """Whoever reads next, with this consumer or another, gets what is not finished."""
+        self._consumer.end_run(self._next_offsets(list(self._books)))
+        self._books.clear()
+        self._resume_places(list(self._paused))
 
     def _step(self) -> None:
         if self._in_flight >= self._options.max_in_flight:
@@ -144,7 +160,7 @@ class Engine:
             self._resume()
             room = min(_AT_ONCE, self._options.max_in_flight - self._in_flight)
             self._polled_s = time.monotonic()
-            self._dispatch(self._consumer.poll_many(room, _POLL_S))
+            self._take_in(room, _POLL_S)
         self._dispatch_due()
         self._take_reports()
         now_s = time.monotonic()
@@ -157,56 +173,80 @@ class Engine:
         if time.monotonic() - self._polled_s > _KEEP_ALIVE_S:
             if not self._is_paused:
                 self._is_paused = True
-                self._consumer.pause()
+                self._pause(self._consumer.assignment())
             self._polled_s = time.monotonic()
-            self._dispatch(self._consumer.poll_many(1, 0.0))
+            self._take_in(1, 0.0)
 
     def _resume(self) -> None:
         if self._is_paused:
             self._is_paused = False
-            waiting = set(self._later)
-            self._consumer.resume(
-                [place for place in self._consumer.assignment() if place not in waiting]
-            )
+            self._resume_places([place for place in self._paused if place not in self._later])
 
-    def _dispatch(self, messages: Sequence[Message]) -> None:
+    def _pause(self, places: Sequence[Place]) -> None:
+        """Pause partitions, except those that the application paused itself."""
+        chosen = [place for place in places if place not in self._consumer.paused]
+        self._consumer.pause(chosen)
+        self._paused.update(chosen)
+
+    def _resume_places(self, places: Sequence[Place]) -> None:
+        """Resume partitions that this run paused and that are still here."""
+        chosen = [place for place in places if place in self._paused & self._consumer.paused]
+        self._paused.difference_update(places)
+        if chosen:
+            self._consumer.resume(chosen)
+
+    def _take_in(self, room: int, timeout_s: float) -> None:
+        """Hand up to `room` messages to the pool.
+
+        A message of a retry topic that is not due pauses its partition and waits here alone: what is
+        behind it stays with the consumer, so messages that wait take no room from the others.
+        """
         jobs: list[tuple[int, Job]] = []
-        for message in messages:
-            job = self._enter(message)
-            due_ms = self._due_ms(message)
-            if due_ms is not None and due_ms > now_ms():
-                if message.place not in self._later:
-                    self._consumer.pause([message.place])
-                self._later.setdefault(message.place, []).append((due_ms, job))
-            else:
-                jobs.append((self._lanes.lane(message), job))
-        self._pool.submit(jobs)
+        try:
+            message = self._consumer.poll(timeout_s)
+            while message is not None:
+                job = self._enter(message)
+                due_ms = self._due_ms(message)
+                if due_ms > now_ms():
+                    self._later[message.place] = (due_ms, job)
+                    self._pause([message.place])
+                else:
+                    jobs.append((self._lanes.lane(message), job))
+                message = self._consumer.take_more() if len(jobs) < room else None
+        finally:
+            self._submit(jobs)
 
     def _enter(self, message: Message) -> Job:
         books = self._books.setdefault(message.place, Books())
         books.start(message.first_offset, message.offset)
-        books.outstanding += 1
-        self._in_flight += 1
         return Job(message, books)
 
-    def _due_ms(self, message: Message) -> int | None:
+    def _submit(self, jobs: Sequence[tuple[int, Job]]) -> None:
+        for _, job in jobs:
+            job.tracker.outstanding += 1
+        self._in_flight += len(jobs)
+        self._pool.submit(jobs)
+
+    def _due_ms(self, message: Message) -> int:
+        """When a message may be handled: at once, or after at most the longest delay.
+
+        The limit bounds how long a wrong clock of another instance holds a partition up.
+        """
         if self._options.retry_topics is None:
-            return None
-        return dead_letters.retry_at_ms(message.headers)
+            return 0
+        due_ms = dead_letters.retry_at_ms(message.headers) or 0
+        return min(due_ms, now_ms() + int(max(self._options.retry_topics.delays) * 1000))
 
     def _dispatch_due(self) -> None:
-        """Messages of retry topics whose time has come; when none waits any more, their partition goes on."""
+        """Hand out the messages of retry topics that are due, and continue with their partitions."""
         at_ms = now_ms()
-        for place, waiting in list(
-            self._later.items()
-        ):  # in no order: many clocks wrote their times
-            due = [job for due_ms, job in waiting if due_ms <= at_ms]
-            self._later[place] = [later for later in waiting if later[0] > at_ms]
-            self._pool.submit([(self._lanes.lane(job.message), job) for job in due])
-            if not self._later[place]:
-                del self._later[place]
-                if not self._is_paused:
-                    self._consumer.resume([place])
+        for place, (due_ms, job) in list(self._later.items()):
+            if due_ms > at_ms or self._in_flight >= self._options.max_in_flight:
+                continue
+            del self._later[place]
+            self._submit([(self._lanes.lane(job.message), job)])
+            if not self._is_paused:
+                self._resume_places([place])
 
     def _take_reports(self) -> None:
         while self._take_report(timeout_s=None):
@@ -237,6 +277,10 @@ class Engine:
         self.on_stopping()
 
     def _commit(self, places: Sequence[Place], *, wait: bool) -> None:
+        self._consumer.commit_finished(self._next_offsets(places), wait=wait)
+
+    def _next_offsets(self, places: Sequence[Place]) -> dict[Place, int]:
+        """Up to where each partition is finished."""
         offsets: dict[Place, int] = {}
         for place in places:
             books = self._books.get(place)
@@ -245,14 +289,16 @@ class Engine:
                 offsets[place] = min(
                     books.next_offset, books.next_offset if pending is None else pending
                 )
-        self._consumer.commit_finished(offsets, wait=wait)
+        return offsets
 
     def _on_loss(self, places: list[Place], may_commit: bool) -> None:
         """Before partitions go: nothing more is begun, what is begun is waited for, what is finished is committed."""
         lost = [self._books[place] for place in places if place in self._books]
         for books in lost:
             books.is_lost = True
-        self._drop_later(places)
+        for place in places:
+            self._later.pop(place, None)
+            self._paused.discard(place)
         if may_commit:
             self._await(lambda: all(books.outstanding == 0 for books in lost))
             self._commit(places, wait=True)
@@ -263,16 +309,9 @@ class Engine:
         """At the end: what is begun is finished, what waits in queues is left for the next run."""
         for books in self._books.values():
             books.is_lost = True
-        self._drop_later(list(self._later))
+        self._later.clear()
         self._await(lambda: self._in_flight == 0)
         self._commit(list(self._books), wait=True)
-        self._books.clear()
-
-    def _drop_later(self, places: Sequence[Place]) -> None:
-        for place in places:
-            for _, job in self._later.pop(place, []):
-                self._in_flight -= 1
-                job.tracker.outstanding -= 1
 
     def _await(self, is_done: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + self._options.drain_timeout_s

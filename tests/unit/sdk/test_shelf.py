@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.sdk.errors import ConfigurationError
 from penstock.sdk.large import PART_HEADER, split
+from penstock.sdk.message import Message
 from penstock.sdk.shelf import Shelf
 
 
@@ -55,7 +58,7 @@ def test_a_message_is_finished_when_the_next_is_asked_for() -> None:
     shelf.take()
     shelf.settle()
     assert shelf.finished == {}
-    shelf.in_hand = None
+    shelf.finish_in_hand()
     shelf.take()
     shelf.settle()
     assert shelf.finished == {("t", 0): 6}
@@ -75,11 +78,12 @@ def test_any_mix_of_taking_pausing_and_settling_hands_out_each_message_once_in_o
     shelf = shelf_with(*fetched)
     taken: dict[int, list[int]] = {partition: [] for partition in range(4)}
     paused: set[int] = set()
+    in_hand: Message | None = None
     while sum(map(len, taken.values())) < len(fetched):
         match data.draw(st.sampled_from(["take", "pause", "resume", "settle"])):
             case "take" if not shelf.is_empty:
-                shelf.in_hand = None
-                message = shelf.take()
+                shelf.finish_in_hand()
+                message = in_hand = shelf.take()
                 assert message is not None
                 assert message.partition not in paused
                 taken[message.partition].append(message.offset)
@@ -92,9 +96,9 @@ def test_any_mix_of_taking_pausing_and_settling_hands_out_each_message_once_in_o
                 shelf.release([("t", partition) for partition in paused])
                 paused.clear()
         for partition, offsets in taken.items():
-            in_hand = shelf.in_hand is not None and shelf.in_hand.partition == partition
+            is_in_hand = in_hand is not None and in_hand.partition == partition
             assert shelf.handed_out().get(("t", partition), 0) == len(offsets)
-            assert shelf.finished.get(("t", partition), 0) <= len(offsets) - in_hand
+            assert shelf.finished.get(("t", partition), 0) <= len(offsets) - is_in_hand
     assert all(offsets == sorted(offsets) for offsets in taken.values())
     shelf.finish()
     assert shelf.finished == {("t", p): count for p, count in counts.items() if count}
@@ -110,7 +114,7 @@ def test_a_message_in_parts_holds_the_commit_at_its_first_part_until_it_is_finis
     assert shelf.take() is None
     shelf.take()
     assert shelf.handed_out() == {("t", 0): 4}
-    shelf.in_hand = None
+    shelf.finish_in_hand()
     whole = shelf.take()
     assert whole is not None
     assert (whole.value, whole.offset, whole.first_offset) == (b"ab", 6, 4)
@@ -128,3 +132,37 @@ def test_what_is_forgotten_is_not_handed_out() -> None:
     assert message is not None
     assert message.partition == 1
     assert shelf.is_empty
+
+
+def test_all_messages_of_a_batch_are_in_hand_until_the_next_is_asked_for() -> None:
+    shelf = shelf_with(*(Raw(0, n) for n in range(3)))
+    shelf.take()
+    shelf.take_more()
+    shelf.settle()
+    assert shelf.finished == {}
+    shelf.finish_in_hand()
+    shelf.settle()
+    assert shelf.finished == {("t", 0): 2}
+
+
+def test_a_message_in_hand_is_forgotten_with_its_partition() -> None:
+    shelf = shelf_with(Raw(0, 1), Raw(1, 1))
+    shelf.take()
+    shelf.take_more()
+    shelf.forget({("t", 0)})
+    shelf.finish()
+    assert shelf.finished == {("t", 1): 2}
+    assert shelf.received == 2
+
+
+def test_a_part_that_is_refused_is_refused_again_and_never_passed() -> None:
+    ((part, piece), *_) = split(b"ab", 1, bytes(16))
+    shelf = shelf_with(Raw(0, 0), Raw(0, 1, piece, [(PART_HEADER, part.encode())]))
+    shelf.refuses_parts = True
+    assert shelf.take() is not None
+    assert shelf.take_more() is None
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="t-0@1 is a part of a split message"):
+            shelf.take()
+    shelf.finish()
+    assert shelf.finished == {("t", 0): 1}
