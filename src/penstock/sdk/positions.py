@@ -7,7 +7,7 @@ from typing import Any
 from penstock.sdk.errors import ConfigurationError
 from penstock.sdk.librdkafka import STATISTICS_INTERVAL_MS
 from penstock.sdk.message import Place
-from penstock.sdk.settings import FETCH_BACKOFF_MS, Role, translate
+from penstock.sdk.settings import FETCH_BACKOFF_MS, METADATA_REFRESH_MS, Role, translate
 
 Time = datetime | int
 
@@ -51,6 +51,7 @@ def properties_of(
         "group.id": group_id,
         "statistics.interval.ms": STATISTICS_INTERVAL_MS,
         "fetch.queue.backoff.ms": FETCH_BACKOFF_MS,
+        "topic.metadata.refresh.interval.ms": METADATA_REFRESH_MS,
         **given,
         "enable.auto.commit": False,  # we know what is finished; librdkafka does not
         "enable.auto.offset.store": False,

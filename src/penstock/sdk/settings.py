@@ -10,6 +10,8 @@ from penstock.sdk.errors import ConfigurationError
 
 # librdkafka's 1000 lets a quick reader wait a second whenever its queue was full
 FETCH_BACKOFF_MS: Final = 20
+# librdkafka's 5 minutes let a running consumer wait that long for partitions that were added
+METADATA_REFRESH_MS: Final = 15_000
 
 
 class Role(Enum):
@@ -21,7 +23,7 @@ _SHARED: Final = """
     allow.auto.create.topics api.version.request.timeout.ms broker.address.family broker.address.ttl client.dns.lookup client.id
     client.rack connections.max.idle.ms debug enable.metrics.push enable.ssl.certificate.verification https.ca.location
     log.connection.close log_level max.in.flight.requests.per.connection message.copy.max.bytes message.max.bytes
-    metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy plugin.library.paths
+    metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy plugin.library.paths
     receive.message.max.bytes reconnect.backoff.max.ms reconnect.backoff.ms retry.backoff.max.ms retry.backoff.ms
     sasl.kerberos.keytab sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin sasl.kerberos.principal
     sasl.kerberos.service.name sasl.mechanism sasl.mechanisms sasl.oauthbearer.client.id sasl.oauthbearer.client.secret
@@ -82,6 +84,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 _JAVA_SHARED: Final[dict[str, tuple[str, _Convert]]] = {
+    "metadata_max_age_ms": ("topic.metadata.refresh.interval.ms", _as_is),
     "max_in_flight_requests": ("max.in.flight.requests.per.connection", _as_is),
     "send_buffer_bytes": ("socket.send.buffer.bytes", _as_is),
     "receive_buffer_bytes": ("socket.receive.buffer.bytes", _as_is),
