@@ -6,11 +6,11 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 SPARK := .venv/.spark
 PYTEST := $(BIN)/python -m pytest -q
-# xdist runs a file's tests in one worker, in the order of the files; a worker that had to be ended is not replaced, since
-# the next would only run into the same; after 70 minutes the run ends and says how far it came
-WHOLE := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --session-timeout 4200
-# one more than there are cores: unit tests wait now and then
+# one more than there are cores: tests wait for processes and clients now and then
 WORKERS := $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
+# xdist runs a file's tests in one worker, in the order of the files. A worker that had to be ended is not
+# replaced: the next would only run into the same. After 70 minutes the run ends.
+WHOLE := -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --session-timeout 4200
 
 .PHONY: check fix static unit test slow flaky cluster spark sim chaos demo bench run environment kcat etcd nft clean help
 

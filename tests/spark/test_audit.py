@@ -29,6 +29,7 @@ def stored(lake: Lake, broker: Server, topic: Create) -> str:
     return name
 
 
+@pytest.mark.long
 def test_a_lake_that_has_every_record_once_passes(
     spark: Any, lake: Lake, broker: Server, stored: str
 ) -> None:
@@ -78,6 +79,7 @@ def test_planted_damage_is_found_and_named(
     assert f"    {stored}-0 at 3, 4, 19" in summary.lines
 
 
+@pytest.mark.long
 def test_dead_letters_belong_to_what_the_lake_has(
     spark: Any, lake: Lake, broker: Server, topic: Create
 ) -> None:
@@ -98,6 +100,7 @@ def test_dead_letters_belong_to_what_the_lake_has(
     assert faults(broken) == {"missing": {0: [1]}, "changed": {0: [2, 3]}}
 
 
+@pytest.mark.long
 def test_markers_and_aborted_records_are_gaps_and_no_faults(
     spark: Any, lake: Lake, broker: Server, topic: Create
 ) -> None:
@@ -110,6 +113,7 @@ def test_markers_and_aborted_records_are_gaps_and_no_faults(
     assert summary.facts["gaps"] == {"markers": 3, "aborted": 3, "holes": 0}
 
 
+@pytest.mark.long
 def test_what_retention_took_is_no_fault(
     spark: Any, lake: Lake, broker: Server, stored: str
 ) -> None:
@@ -121,6 +125,7 @@ def test_what_retention_took_is_no_fault(
     assert (summary.facts["agreed"], summary.facts["expired"]) == (32, 8)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("stored")
 def test_a_table_of_another_topic_is_refused(
     lake: Lake, spark: Any, broker: Server, topic: Create

@@ -23,6 +23,7 @@ def standby(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.long
 def test_a_mirror_is_compared_offset_by_offset(
     spark: Any, broker: Server, standby: Server, topic: Create
 ) -> None:
@@ -67,6 +68,7 @@ def test_another_topic_is_compared_by_what_records_are(
     assert summary.facts["behind"] == 4
 
 
+@pytest.mark.long
 def test_records_of_a_key_must_stay_in_order(
     spark: Any, broker: Server, standby: Server, topic: Create
 ) -> None:
@@ -80,6 +82,7 @@ def test_records_of_a_key_must_stay_in_order(
     assert faults(summary) == {"reordered": {0: [4]}}  # it is before 2 there; k1 is in order
 
 
+@pytest.mark.long
 def test_a_ledger_is_held_against_the_topic(
     spark: Any, broker: Server, topic: Create, tmp_path: Path
 ) -> None:
@@ -100,6 +103,7 @@ def test_a_ledger_is_held_against_the_topic(
     assert (summary.facts["agreed"], summary.facts["unclaimed"]) == (18, 1)
 
 
+@pytest.mark.long
 def test_a_ledger_of_offsets_alone(
     spark: Any, broker: Server, topic: Create, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def _is_at_rest(server: Server, topic: str) -> bool:
     return is_compacted(server, topic, ((offset, b"%d" % (offset % KEYS)) for offset in left))
 
 
+@pytest.mark.long
 def test_what_compaction_took_is_no_fault(spark: Any, cleaning: Server, tmp_path: Path) -> None:
     topic = cleaning.create_topic("latest", **TOPIC)
     lake = Lake(spark, cleaning, tmp_path)

@@ -39,6 +39,7 @@ def write(path: Path, claims: list[Claim], schema: pa.Schema = COLUMNS) -> str:
     return str(path)
 
 
+@pytest.mark.long
 def test_a_ledger_of_parquet_and_what_is_planted_in_the_topic(
     spark: Any, broker: Server, topic: Create, tmp_path: Path
 ) -> None:
@@ -64,6 +65,7 @@ def test_a_ledger_of_parquet_and_what_is_planted_in_the_topic(
     assert note == "1 rows of the ledger are of other topics, and were left out"
 
 
+@pytest.mark.long
 def test_what_was_never_acknowledged_is_there_once_at_most(
     spark: Any, broker: Server, topic: Create, tmp_path: Path
 ) -> None:

@@ -59,6 +59,7 @@ def _json(topic: str, broker: Server, *values: str) -> None:
     produce(broker, topic, [Sent(text.encode()[:9], text.encode()) for text in values])
 
 
+@pytest.mark.long
 def test_a_schema_that_grew(spark: Any, lake: Lake, broker: Server, topic: Create) -> None:
     """Records are decoded as they were: what was left out then is no fault, and nor is what was kept later."""
     name = topic("grown", retention_ms=-1)
@@ -94,6 +95,7 @@ LATER: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 def test_avro_of_two_versions(
     spark: Any, lake: Lake, broker: Server, topic: Create, tmp_path: Path
 ) -> None:
@@ -123,6 +125,7 @@ def test_avro_of_two_versions(
     assert (found["missing"], found["changed"]) == ({0: [2, 4]}, {0: [1, 5, 9]})
 
 
+@pytest.mark.long
 def test_a_delta_table_before_and_after_its_compaction(
     spark: Any, lake: Lake, broker: Server, topic: Create
 ) -> None:
@@ -141,6 +144,7 @@ def test_a_delta_table_before_and_after_its_compaction(
     assert faults(run_audit(spark, broker, name, table=str(lake.table))) == PLANTED
 
 
+@pytest.mark.long
 def test_an_iceberg_table_is_what_its_catalog_says(
     spark: Any, lake: Lake, broker: Server, topic: Create, tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ def read(spark: Any, broker: Server, topic: str) -> list[Any]:
     return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
 
 
+@pytest.mark.long
 def test_what_the_lake_could_not_decode_is_repaired_and_sent_back_once(
     spark: Any, broker: Server, topic: Create, tmp_path: Path
 ) -> None:
@@ -149,6 +150,7 @@ def test_letters_of_the_sdk_go_back_to_their_topics(
     assert values == {b"FIVE", b"SEVEN", b"NINE", b"?"}
 
 
+@pytest.mark.long
 def test_letters_are_chosen_by_their_text_too(
     spark: Any, broker: Server, topic: Create, tmp_path: Path
 ) -> None:
@@ -181,6 +183,7 @@ def leave_open(broker: Server, ledger: str, target: str) -> None:
     assert producer.flush(PATIENCE_S) == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -216,6 +219,7 @@ def test_a_topic_to_send_to_must_exist(spark: Any, broker: Server, topic: Create
     assert not {"no-such-topic", "gone-for-ever"} & set(broker.topics())
 
 
+@pytest.mark.long
 def test_a_table_that_is_not_there(spark: Any, broker: Server, tmp_path: Path) -> None:
     with pytest.raises(JobError, match="there is no such table"):
         run_dlq(spark, broker, table=str(tmp_path / "none"))

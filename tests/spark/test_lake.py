@@ -50,6 +50,7 @@ def test_raw_records_are_in_the_table_as_they_are_in_the_topic(
     assert not lake.dead_letters.exists()
 
 
+@pytest.mark.long
 def test_the_next_run_takes_only_what_is_new(lake: Lake, broker: Server, topic: Create) -> None:
     name = topic("lake", partitions=2, retention_ms=-1)
     produce(broker, name, numbered(20, partitions=2))
@@ -97,6 +98,7 @@ JSON_VALUES = [
 GOOD = {0, 7, 8}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("schema", [None, "id BIGINT, price DOUBLE, who STRUCT<name: STRING>"])
 def test_json_is_decoded_and_what_is_not_json_is_kept_apart(
     lake: Lake, broker: Server, topic: Create, schema: str | None
@@ -126,6 +128,7 @@ def test_json_is_decoded_and_what_is_not_json_is_kept_apart(
     assert dead[6]["error"] == "it is empty"
 
 
+@pytest.mark.long
 def test_a_schema_grows_only_when_asked(lake: Lake, broker: Server, topic: Create) -> None:
     name = topic("json", retention_ms=-1)
     produce(broker, name, [Sent(b"0", b'{"id": 1}')])
@@ -142,6 +145,7 @@ def test_a_schema_grows_only_when_asked(lake: Lake, broker: Server, topic: Creat
     assert {row["x"] for row in merged.select("value.more.x").collect()} == {None, 1.5}
 
 
+@pytest.mark.long
 def test_the_progress_is_a_group_and_the_state_is_readable(
     lake: Lake, broker: Server, topic: Create
 ) -> None:
@@ -155,6 +159,7 @@ def test_the_progress_is_a_group_and_the_state_is_readable(
     assert summary.facts["group"] == f"penstock-lake-{manifest['job']}"
 
 
+@pytest.mark.long
 def test_what_retention_took_is_told_and_can_be_passed_over(
     lake: Lake, broker: Server, topic: Create
 ) -> None:

@@ -42,10 +42,21 @@ class Crashes:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"decode": "json", "schema": "n BIGINT", "compact": True}],
-    ids=["raw", "json, bad records, compaction"],
+    [
+        pytest.param({}, id="raw", marks=pytest.mark.long),
+        pytest.param(
+            {"decode": "json", "schema": "n BIGINT", "compact": True},
+            id="json, bad records, compaction",
+        ),
+    ],
 )
-@pytest.mark.parametrize("through_spark", [False, True], ids=["local files", "Spark's files"])
+@pytest.mark.parametrize(
+    "through_spark",
+    [
+        pytest.param(False, id="local files"),
+        pytest.param(True, id="Spark's files", marks=pytest.mark.long),
+    ],
+)
 def test_interrupted_at_any_step(
     spark: Any,
     broker: Server,
@@ -80,6 +91,7 @@ def test_interrupted_at_any_step(
     assert list(tmp_path.glob("*/_penstock/*/staging/*")) == []
 
 
+@pytest.mark.long
 def test_compaction_keeps_every_record_and_leaves_few_files(
     spark: Any, broker: Server, topic: Create, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ def deep(depth: int) -> bytes:
     return b'{"id": 2, "deep": ' + b'{"a": ' * (depth - 1) + b"1" + b"}" * depth
 
 
+@pytest.mark.long
 def test_the_depth_is_that_of_objects_and_arrays_and_not_of_brackets(spark: Any) -> None:
     values = {
         deep(DEEPEST): True,
@@ -36,6 +37,7 @@ def test_the_depth_is_that_of_objects_and_arrays_and_not_of_brackets(spark: Any)
     assert [shallow for (shallow,) in found] == list(values.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("evolve", [False, True])
 def test_records_that_are_too_deep_lose_what_is_deep_and_the_rest_goes_on(
     spark: Any, broker: Server, topic: Create, tmp_path: Path, evolve: bool
@@ -52,6 +54,7 @@ def test_records_that_are_too_deep_lose_what_is_deep_and_the_rest_goes_on(
     assert errors == {4: "not valid JSON", 5: "does not fit the schema: "}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("depth", [DEEPEST + 1, 48, 1000])
 def test_a_schema_that_is_given_may_not_be_deeper(
     broker: Server, topic: Create, depth: int
@@ -67,6 +70,7 @@ def test_a_schema_that_is_given_may_not_be_deeper(
         assert done.err.count("\n") == 1
 
 
+@pytest.mark.long
 def test_a_schema_that_is_just_deep_enough_can_be_given(
     spark: Any, broker: Server, topic: Create, tmp_path: Path
 ) -> None:

@@ -33,6 +33,7 @@ def lake(spark: Any, broker: Server, tmp_path: Path) -> Lake:
     return Lake(spark, broker, tmp_path)
 
 
+@pytest.mark.long
 def test_avro_is_decoded_and_what_is_not_is_kept_apart(
     lake: Lake, broker: Server, topic: Create, tmp_path: Path
 ) -> None:
@@ -89,6 +90,7 @@ def produce_strange_times(broker: Server, topic: str) -> None:
     produce(broker, topic, sent, linger_ms=500)
 
 
+@pytest.mark.long
 def test_date_of_a_folder_is_one_that_readers_know(spark: Any) -> None:
     rows = spark.createDataFrame([(at,) for at in [*DATES, None]], "at bigint")
     timed = rows.selectExpr("at", "timestamp_millis(at) as timestamp", "'t' as topic")
@@ -126,6 +128,7 @@ def test_a_delta_table_has_every_record_once(
     assert places(rows) == expected
 
 
+@pytest.mark.long
 def test_an_iceberg_table_has_every_record_once(
     lake: Lake, broker: Server, topic: Create, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ def send(broker: Server, topic: Create) -> Any:
     return send
 
 
+@pytest.mark.long
 def test_people_see_that_a_schema_is_looked_for(
     lake: Lake, send: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,6 +44,7 @@ def test_people_see_that_a_schema_is_looked_for(
     assert not any("schema" in text for text in shown), "it is known"
 
 
+@pytest.mark.long
 def test_fields_that_the_schema_lacks_are_counted_and_named(lake: Lake, send: Any) -> None:
     name = send(b'{"id": 1}', b'{"id": 2, "b": 1, "a": null}', b'{"ID": 3}', b"{oops", None)
     summary = lake.run(name, decode="json", schema="id BIGINT", batch_records=2)
@@ -56,6 +58,7 @@ def test_fields_that_the_schema_lacks_are_counted_and_named(lake: Lake, send: An
     assert [row["value"] for row in lake.rows()] == [{"id": 1}, {"id": 2}, {"id": None}, None]
 
 
+@pytest.mark.long
 def test_fields_deep_in_a_value_are_counted_too(lake: Lake, send: Any) -> None:
     name = send(
         b'{"id": 1, "who": {"name": "a", "age": 4}}',
@@ -81,6 +84,7 @@ def test_fields_that_the_schema_lacks_can_make_dead_letters(lake: Lake, send: An
     assert dead[2] == "does not fit the schema: OBJECT<id: STRING, y: BIGINT>"
 
 
+@pytest.mark.long
 def test_they_can_be_passed_over_without_a_look(lake: Lake, send: Any) -> None:
     name = send(b'{"id": 1, "b": 1}')
     summary = lake.run(name, decode="json", schema="id BIGINT", unknown_fields="ignore")
@@ -103,6 +107,7 @@ CHANGED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("evolve", [False, True])
 def test_a_field_of_another_type_makes_a_dead_letter(lake: Lake, send: Any, evolve: bool) -> None:
     good = (
@@ -120,6 +125,7 @@ def test_a_field_of_another_type_makes_a_dead_letter(lake: Lake, send: Any, evol
     assert lake.rows()[1]["value"]["who"] == {"name": "5"}
 
 
+@pytest.mark.long
 def test_fields_that_come_deep_in_a_value_are_added_when_asked(lake: Lake, send: Any) -> None:
     name = send(b'{"id": 1, "who": {"name": "a"}, "items": [{"sku": "a", "n": 1}]}')
     lake.run(name, decode="json", schema=NESTED, partition_by="none")
@@ -136,6 +142,7 @@ def test_fields_that_come_deep_in_a_value_are_added_when_asked(lake: Lake, send:
     assert places(lake.rows()) == {(name, 0, 0): 1, (name, 0, 1): 1}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("evolve", [False, True])
 def test_of_names_that_differ_only_in_case_the_usual_one_is_the_column(
     lake: Lake, send: Any, evolve: bool
@@ -152,6 +159,7 @@ def test_of_names_that_differ_only_in_case_the_usual_one_is_the_column(
     assert ("get no column, for another has the name in other case" in line) is evolve
 
 
+@pytest.mark.long
 def test_a_column_keeps_its_name_though_another_case_became_usual(lake: Lake, send: Any) -> None:
     name = send(b'{"ID": 1}')
     lake.run(name, decode="json", evolve=True)

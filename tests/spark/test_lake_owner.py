@@ -35,6 +35,7 @@ def test_a_topic_more_in_the_command_doubles_nothing(
     assert places(lake.rows()) == {(n, 0, o): 1 for n in (one, other) for o in range(5)}
 
 
+@pytest.mark.long
 def test_a_table_that_was_moved_goes_on_by_the_name_of_its_job(
     lake: Lake, broker: Server, topic: Create, tmp_path: Path
 ) -> None:
@@ -50,6 +51,7 @@ def test_a_table_that_was_moved_goes_on_by_the_name_of_its_job(
     assert places(lake.rows()) == {(name, 0, offset): 1 for offset in range(8)}
 
 
+@pytest.mark.long
 def test_a_job_that_could_not_begin_keeps_nobody_out(
     lake: Lake, broker: Server, topic: Create
 ) -> None:
@@ -60,6 +62,7 @@ def test_a_job_that_could_not_begin_keeps_nobody_out(
     assert lake.run(name).facts["rows"] == 1
 
 
+@pytest.mark.long
 def test_a_job_goes_on_without_a_topic_that_was_created_again_and_compacts_what_it_has(
     lake: Lake, broker: Server, topic: Create
 ) -> None:

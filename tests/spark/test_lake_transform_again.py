@@ -40,6 +40,7 @@ def test_the_lake_does_not_skip_the_beginning_of_a_topic_that_is_new(
     assert places(lake.rows()) == {(name, 0, offset): 1 for offset in range(5)}
 
 
+@pytest.mark.long
 def test_a_table_without_ids_goes_on(
     spark: Any, broker: Server, topic: Create, tmp_path: Path
 ) -> None:
@@ -53,6 +54,7 @@ def test_a_table_without_ids_goes_on(
     assert kept.exists()
 
 
+@pytest.mark.long
 def test_a_transform_does_not_skip_the_beginning_of_a_topic_that_is_new(
     spark: Any, broker: Server, topic: Create, tmp_path: Path
 ) -> None:

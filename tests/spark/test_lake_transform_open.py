@@ -55,6 +55,7 @@ def opened(broker: Server, topic: Create) -> Iterator[Open]:
     found.commit()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("begin", BEGIN, ids=str)
 def test_a_lake_begins_before_it(
     spark: Any, broker: Server, opened: Open, tmp_path: Path, begin: dict[str, Any]
@@ -66,6 +67,7 @@ def test_a_lake_begins_before_it(
     assert [row["value"] for row in lake.rows()] == LATER
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("uncommitted", "count"), [(False, 5), (True, 8)])
 def test_a_schema_is_found_in_what_can_be_read(
     spark: Any, broker: Server, opened: Open, tmp_path: Path, uncommitted: bool, count: int
@@ -75,6 +77,7 @@ def test_a_schema_is_found_in_what_can_be_read(
     assert len(lake.rows()) == count
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("begin", BEGIN, ids=str)
 def test_a_transform_begins_before_it(
     spark: Any, broker: Server, opened: Open, topic: Create, tmp_path: Path, begin: dict[str, Any]

@@ -75,6 +75,7 @@ def test_a_mirror_is_its_source_offset_by_offset(spark: Any, both: Both) -> None
         mirror(spark, east, east, "orders")
 
 
+@pytest.mark.long
 def test_settings_and_partitions_are_kept_in_step(spark: Any, both: Both) -> None:
     east, west = both
     east.create_topic("growing", retention_ms=1_000_000, min_insync_replicas=1)
@@ -95,6 +96,7 @@ def test_settings_and_partitions_are_kept_in_step(spark: Any, both: Both) -> Non
     ]
 
 
+@pytest.mark.long
 def test_two_clusters_mirror_each_other_under_other_names(spark: Any, both: Both) -> None:
     """Each has its own topic and the other's; what came from a cluster never returns to it."""
     east, west = both
@@ -120,6 +122,7 @@ def test_two_clusters_mirror_each_other_under_other_names(spark: Any, both: Both
     assert committed(west, "watchers", "east.clicks") == [(9, "at 9")]
 
 
+@pytest.mark.long
 def test_a_group_with_members_at_the_target_is_left_alone(spark: Any, both: Both) -> None:
     east, west = both
     east.create_topic("busy")
@@ -137,6 +140,7 @@ def test_a_group_with_members_at_the_target_is_left_alone(spark: Any, both: Both
     assert committed(west, "busy-group", "busy") == [(4, "at 4")]
 
 
+@pytest.mark.long
 def test_a_promotion_says_how_many_records_the_source_has_that_were_not_mirrored(
     spark: Any, both: Both
 ) -> None:
@@ -178,6 +182,7 @@ def promote(target: Server, topic: str, *, source: str) -> Summary:
     return run_job(JOB, options, progress=Progress(StringIO()))
 
 
+@pytest.mark.long
 def test_a_promoted_topic_is_not_written_to_and_comes_back_only_when_asked(
     spark: Any, both: Both
 ) -> None:
@@ -222,6 +227,7 @@ def test_failback_does_not_throw_records_away_unasked(spark: Any, both: Both) ->
     assert stored(east, "precious") == stored(west, "precious")
 
 
+@pytest.mark.long
 def test_what_cannot_be_copied_is_said_in_one_line(spark: Any, both: Both) -> None:
     east, west = both
     with pytest.raises(JobError, match="'nothing' does not exist at the source"):
@@ -245,6 +251,7 @@ def test_what_cannot_be_copied_is_said_in_one_line(spark: Any, both: Both) -> No
         mirror(spark, east, west, "anew")
 
 
+@pytest.mark.long
 def test_a_gap_that_retention_made_is_copied_only_when_allowed(spark: Any, both: Both) -> None:
     """But a mirror that is new begins where its source does."""
     east, west = both
@@ -262,6 +269,7 @@ def test_a_gap_that_retention_made_is_copied_only_when_allowed(spark: Any, both:
     assert committed_rows(west.bootstrap, "short")[-10:] == committed_rows(east.bootstrap, "short")
 
 
+@pytest.mark.long
 def test_a_source_that_is_gone_leaves_a_status(spark: Any, both: Both) -> None:
     east, west = both
     east.create_topic("lonely")

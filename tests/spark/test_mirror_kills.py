@@ -65,6 +65,7 @@ def _run(source: Server, target: Server, *what: str, stop_at: str | None = None)
     return _start(source, target, *what, stop_at=stop_at).wait(RUN_S)
 
 
+@pytest.mark.long
 def test_killed_at_every_step_again_and_again(both: Both) -> None:
     """More is written after each kill. First in order, then in any."""
     east, west = both
@@ -107,6 +108,7 @@ def _check_beginning(east: Server, west: Server) -> None:
         assert has or positions[index][0] <= 0
 
 
+@pytest.mark.long
 def test_killed_while_topics_change(both: Both) -> None:
     east, west = both
     grown, changed, deleted = CHANGE_STEPS
@@ -128,6 +130,7 @@ def test_killed_while_topics_change(both: Both) -> None:
         assert stored(east, "orders", index) == stored(west, "orders", index) != []
 
 
+@pytest.mark.long
 def test_failback_that_follows_leaves_alone_what_is_promoted_later(both: Both) -> None:
     """It may make topics anew when it begins, and never again."""
     east, west = both

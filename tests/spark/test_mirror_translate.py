@@ -95,6 +95,7 @@ def test_a_copy_has_every_committed_record_once_and_groups_go_on_exactly(
     assert _settings(west, "orders") == {"retention.ms": "-1"}
 
 
+@pytest.mark.long
 def test_gaps_that_compaction_left_are_translated(spark: Any, tmp_path: Path, both: Both) -> None:
     (tmp_path / "own").mkdir()
     with Server(tmp_path / "own", {**KEEPS_ALL, "log.cleaner.backoff.ms": 50}) as own:
@@ -121,6 +122,7 @@ def _keys(server: Server, topic: str) -> list[tuple[int, bytes | None]]:
     return [(row.offset, row.key) for row in rows_at(server, topic)]
 
 
+@pytest.mark.long
 def test_a_consumer_that_moves_reads_the_next_record(spark: Any, both: Both) -> None:
     """While another has members at the target, and a third is further there: these stay."""
     east, west = both
@@ -142,6 +144,7 @@ def test_a_consumer_that_moves_reads_the_next_record(spark: Any, both: Both) -> 
     assert next_of(west, "mover", "moving", 3) == [b"value %d" % n for n in (22, 23, 24)]
 
 
+@pytest.mark.long
 def test_a_topic_that_grows_and_changes_is_followed(spark: Any, both: Both) -> None:
     east, west = both
     east.create_topic("growing", max_message_bytes=3_000_000, **FOREVER)
@@ -155,6 +158,7 @@ def test_a_topic_that_grows_and_changes_is_followed(spark: Any, both: Both) -> N
     assert_exact(east, west, "growing")
 
 
+@pytest.mark.long
 def test_two_clusters_under_other_names_do_not_loop(spark: Any, both: Both) -> None:
     east, west = both
     for server in both:
@@ -173,6 +177,7 @@ def test_two_clusters_under_other_names_do_not_loop(spark: Any, both: Both) -> N
     assert named == {"clicks", "east.clicks", "west.clicks"}
 
 
+@pytest.mark.long
 def test_two_clusters_that_write_to_the_same_topic_do_not_loop(spark: Any, both: Both) -> None:
     """Each has the records of both, each once, and those of either side in their order."""
     east, west = both
@@ -196,6 +201,7 @@ def test_two_clusters_that_write_to_the_same_topic_do_not_loop(spark: Any, both:
         assert len(rows) == 36
 
 
+@pytest.mark.long
 def test_promoted_written_to_and_back(spark: Any, both: Both) -> None:
     """Roles change twice; nothing is copied twice, and groups go on exactly each time."""
     east, west = both
@@ -239,6 +245,7 @@ def test_promoted_written_to_and_back(spark: Any, both: Both) -> None:
     assert [len(told) for told in origins(rows_at(west, "money"))] == [1] * 10 + [0] * 6 + [1] * 3
 
 
+@pytest.mark.long
 def test_what_cannot_be_copied_is_said_in_one_line(spark: Any, both: Both) -> None:
     east, west = both
     east.create_topic("own", **FOREVER)
@@ -266,6 +273,7 @@ def test_what_cannot_be_copied_is_said_in_one_line(spark: Any, both: Both) -> No
     assert [row.value for row in rows_at(west, "short")] == [b"value %d" % n for n in range(15, 20)]
 
 
+@pytest.mark.long
 def test_a_plan_changes_nothing(both: Both) -> None:
     east, west = both
     east.create_topic("planned", partitions=2)
@@ -279,6 +287,7 @@ def test_a_plan_changes_nothing(both: Both) -> None:
     assert west.admin.list_topics(timeout=PATIENCE_S).topics.keys() == before
 
 
+@pytest.mark.long
 def test_a_source_that_is_gone_can_be_left(spark: Any, both: Both) -> None:
     """The last one here: it leaves the source without a process."""
     east, west = both

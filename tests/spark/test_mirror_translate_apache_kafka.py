@@ -88,6 +88,7 @@ def test_a_copy_in_apache_kafka_is_exact_and_so_are_groups(east: Server, bootstr
     assert _mirror(east, kafka, "status", name).facts["mirrors"][0]["behind"]["records"] == 0
 
 
+@pytest.mark.long
 def test_promoted_in_apache_kafka_and_back(east: Server, bootstrap: str) -> None:
     kafka = Foreign(bootstrap)
     name = east.create_topic(fresh("money"), retention_ms=-1)

@@ -78,6 +78,7 @@ def test_a_stretch_of_time_arrives_once_as_it_was_with_its_coordinates(
         job.run(source, **{**wanted, "where": "key IS NULL"})
 
 
+@pytest.mark.long
 def test_records_of_a_stretch_of_time_are_all_found_in_whatever_order_they_lie(
     job: Replay, topic: Create, tmp_path: Path
 ) -> None:
@@ -102,6 +103,7 @@ def test_records_of_a_stretch_of_time_are_all_found_in_whatever_order_they_lie(
     assert sorted(row["value"] for row in read(table)) == wanted
 
 
+@pytest.mark.long
 def test_what_follows_an_open_transaction_is_left_out_and_not_waited_for(
     job: Replay, topic: Create
 ) -> None:
@@ -132,6 +134,7 @@ def open_transaction(broker: Server, topic: str) -> Iterator[None]:
         producer.abort_transaction(PATIENCE_S)
 
 
+@pytest.mark.long
 def test_pieces_by_offset_of_records_that_are_wanted(job: Replay, topic: Create) -> None:
     source, target = (
         topic("in", partitions=2, retention_ms=-1),
@@ -144,6 +147,7 @@ def test_pieces_by_offset_of_records_that_are_wanted(job: Replay, topic: Create)
     assert sorted(v for v in values if v) == [b"value 13", b"value 17"]
 
 
+@pytest.mark.long
 def test_several_pieces_of_one_partition_all_arrive_in_their_order(
     job: Replay, topic: Create, tmp_path: Path
 ) -> None:
@@ -186,6 +190,7 @@ def test_a_table_has_each_record_once_however_often_it_is_replayed(
         job.run(source, where="offset > 3", **options)
 
 
+@pytest.mark.long
 def test_topic_that_was_deleted_between_two_runs_stops_the_replay(
     job: Replay, topic: Create, tmp_path: Path
 ) -> None:
@@ -210,6 +215,7 @@ def test_topic_that_was_deleted_between_two_runs_stops_the_replay(
             job.run(kept, gone, **how)
 
 
+@pytest.mark.long
 def test_the_table_of_a_lake_job_is_refused_and_stays_as_it_was(
     job: Replay, topic: Create, tmp_path: Path
 ) -> None:
@@ -227,6 +233,7 @@ def test_the_table_of_a_lake_job_is_refused_and_stays_as_it_was(
     assert not (lake.table / "_penstock" / "replay-one").exists()
 
 
+@pytest.mark.long
 def test_a_lake_job_is_refused_the_table_of_a_replay(
     job: Replay, topic: Create, tmp_path: Path
 ) -> None:
@@ -243,6 +250,7 @@ def test_a_lake_job_is_refused_the_table_of_a_replay(
     assert job.run(source, table=str(lake.table), id="two").facts["records"] == 5
 
 
+@pytest.mark.long
 def test_nothing_to_replay_is_no_error_and_a_plan_says_so(job: Replay, topic: Create) -> None:
     source, target = topic("in", retention_ms=-1), topic("again", retention_ms=-1)
     options = {"to": target, "id": f"id-{target}"}

@@ -83,6 +83,7 @@ def test_rows_become_records_with_all_their_parts(
     ]
 
 
+@pytest.mark.long
 def test_each_row_may_name_its_topic_and_bytes_stay_as_they_are(
     spark: Any, broker: Server, topic: Topic, write: Callable[..., None]
 ) -> None:
@@ -93,6 +94,7 @@ def test_each_row_may_name_its_topic_and_bytes_stay_as_they_are(
     assert [found.value for found in read(broker, second)] == [b""]
 
 
+@pytest.mark.long
 def test_the_option_topic_overrides_the_column(
     spark: Any, broker: Server, topic: Topic, write: Callable[..., None]
 ) -> None:
@@ -145,6 +147,7 @@ def _murmur2(data: bytes) -> int:
     return h ^ h >> 15
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("columns", "row", "options", "said"),
     [
@@ -197,6 +200,7 @@ def test_a_refusal_of_the_broker_fails_the_task_with_the_reason(
     assert explain(caught.value) == f"{name}-0 did not take a row: Message size too large"
 
 
+@pytest.mark.long
 def test_a_partition_that_is_not_there_is_named(
     spark: Any, topic: Topic, write: Callable[..., None]
 ) -> None:
@@ -206,6 +210,7 @@ def test_a_partition_that_is_not_there_is_named(
     assert explain(caught.value) == f"topic {name!r} has no partition 7"
 
 
+@pytest.mark.long
 def test_without_a_broker_the_write_says_so_before_long(spark: Any) -> None:
     """And does not wait for the delivery, which may take an hour."""
     writer = spark.createDataFrame([("v",)], "value string").write.format("penstock")
@@ -215,6 +220,7 @@ def test_without_a_broker_the_write_says_so_before_long(spark: Any) -> None:
     assert explain(caught.value).startswith("cannot reach 127.0.0.1:1: connection refused; ")
 
 
+@pytest.mark.long
 def test_a_batch_write_without_a_mode_is_sparks_to_refuse(
     spark: Any, broker: Server, topic: Topic
 ) -> None:
@@ -224,6 +230,7 @@ def test_a_batch_write_without_a_mode_is_sparks_to_refuse(
     assert "errorifexists" in str(caught.value).lower()
 
 
+@pytest.mark.long
 def test_a_topic_cannot_be_overwritten(spark: Any, broker: Server, topic: Topic) -> None:
     writer = spark.createDataFrame([("v",)], "value string").write.format("penstock")
     with pytest.raises(PySparkException) as caught:
@@ -267,6 +274,7 @@ def test_a_stream_writes_each_micro_batch(
     assert found == list(range(20))
 
 
+@pytest.mark.long
 def test_a_stream_that_cannot_write_ends_with_the_reason(
     spark: Any, broker: Server, tmp_path: Path
 ) -> None:
@@ -286,6 +294,7 @@ def test_a_stream_that_cannot_write_ends_with_the_reason(
     assert "not a name" in explain(caught.value)
 
 
+@pytest.mark.long
 def test_complete_mode_works_update_mode_is_refused_by_name_and_foreach_batch_does_it(
     spark: Any, broker: Server, topic: Topic, tmp_path: Path, write: Callable[..., None]
 ) -> None:

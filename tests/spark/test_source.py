@@ -57,7 +57,10 @@ def test_the_schema_is_that_of_sparks_own_source(queries: Queries, topic: Create
     )
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(
+    "codec",
+    [*(pytest.param(it, marks=pytest.mark.long) for it in CODECS if it != "zstd"), "zstd"],
+)
 def test_rows_are_what_was_written(
     queries: Queries, broker: Server, topic: Create, codec: str
 ) -> None:
@@ -84,6 +87,7 @@ def test_rows_are_what_was_written(
         assert row["headers"] is None or sent.headers
 
 
+@pytest.mark.long
 def test_the_time_of_appending_is_told_as_such(
     queries: Queries, broker: Server, topic: Create
 ) -> None:
@@ -96,6 +100,7 @@ def test_the_time_of_appending_is_told_as_such(
     assert rows[0]["timestamp"].year > 2024
 
 
+@pytest.mark.long
 def test_columns_are_read_as_chosen(queries: Queries, broker: Server, topic: Create) -> None:
     name = topic("columns")
     produce(broker, name, numbered(4))
@@ -131,6 +136,7 @@ def test_only_committed_records_are_read_when_asked(
     assert all(a["offset"] < b["offset"] for a, b in itertools.pairwise(everything))
 
 
+@pytest.mark.long
 def test_a_compacted_topic_gives_what_is_left(spark: Any, tmp_path: Path) -> None:
     with Server(tmp_path, {**KEEPS_ALL, "log.cleaner.backoff.ms": 50}) as own:
         name = own.create_topic(
@@ -198,6 +204,7 @@ def test_starts_and_ends_are_exact(queries: Queries, broker: Server, topic: Crea
     assert read(**offsets, **stamps, **one) == places((45, 48), (45, 48))
 
 
+@pytest.mark.long
 def test_a_time_after_the_last_record_is_an_error_or_the_end(
     queries: Queries, broker: Server, topic: Create
 ) -> None:
@@ -212,6 +219,7 @@ def test_a_time_after_the_last_record_is_an_error_or_the_end(
     assert rows == []
 
 
+@pytest.mark.long
 def test_topics_are_found_by_pattern_and_assigned_by_number(
     queries: Queries, broker: Server, topic: Create
 ) -> None:
@@ -227,10 +235,12 @@ def test_topics_are_found_by_pattern_and_assigned_by_number(
     assert [(row["partition"], row["offset"]) for row in one] == [(1, n) for n in range(5)]
 
 
+@pytest.mark.long
 def test_an_empty_topic_has_no_rows(queries: Queries, topic: Create) -> None:
     assert queries.read(topic("empty", partitions=2)).collect() == []
 
 
+@pytest.mark.long
 def test_a_limit_ends_a_read_early(queries: Queries, broker: Server, topic: Create) -> None:
     name = topic("limit")
     produce(broker, name, [Sent(None, b"x" * 1000) for _ in range(30_000)])
@@ -241,6 +251,7 @@ def test_a_limit_ends_a_read_early(queries: Queries, broker: Server, topic: Crea
     assert frame.count() == 30_000
 
 
+@pytest.mark.long
 def test_raw_batches_are_the_stored_bytes(queries: Queries, broker: Server, topic: Create) -> None:
     name = topic("raw")
     produce(broker, name, numbered(50), compression_type="zstd", batch_num_messages=10)
@@ -263,6 +274,7 @@ def test_raw_batches_are_the_stored_bytes(queries: Queries, broker: Server, topi
     assert [r.value for r in records][:50] == [sent.value for sent in numbered(50)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -288,6 +300,7 @@ def test_mistakes_are_told_in_one_line(
     assert frame.collect() == []
 
 
+@pytest.mark.long
 def test_a_partition_that_is_not_there_cannot_be_assigned(queries: Queries, topic: Create) -> None:
     name = topic("assigned")
 
@@ -296,6 +309,7 @@ def test_a_partition_that_is_not_there_cannot_be_assigned(queries: Queries, topi
     assert f"topic '{name}' has no partition 3" in said
 
 
+@pytest.mark.long
 def test_offsets_must_name_every_partition(queries: Queries, topic: Create) -> None:
     name = topic("unnamed", partitions=2)
 

@@ -29,6 +29,7 @@ def rows(broker: str, topic: str, **options: str) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.long
 def test_records_of_apache_kafka_are_read(bootstrap: str) -> None:  # the fixture
     topic = fresh("spark")
     producer = confluent_kafka.Producer(
@@ -57,6 +58,7 @@ def test_records_of_apache_kafka_are_read(bootstrap: str) -> None:  # the fixtur
     assert len(everything) == len(split) == 60
 
 
+@pytest.mark.long
 def test_progress_is_published_to_apache_kafka(bootstrap: str) -> None:  # the fixture
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 

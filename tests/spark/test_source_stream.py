@@ -54,6 +54,7 @@ def test_a_stream_goes_on_from_its_checkpoint(
     assert nothing == []
 
 
+@pytest.mark.long
 def test_a_stream_starts_where_it_is_told(queries: Queries, broker: Server, topic: Create) -> None:
     name = topic("started")
     produce(broker, name, numbered(10))
@@ -66,6 +67,7 @@ def test_a_stream_starts_where_it_is_told(queries: Queries, broker: Server, topi
     assert [row["offset"] for row in timed] == [4, 5, 6, 7, 8, 9]
 
 
+@pytest.mark.long
 def test_a_stream_starts_at_the_end_unless_it_is_told_where(
     queries: Queries, broker: Server, topic: Create
 ) -> None:
@@ -108,6 +110,7 @@ def test_a_limit_makes_many_batches_of_what_is_available(
     assert by_place(row for batch in batches for row in batch).keys() == written.keys()
 
 
+@pytest.mark.long
 def test_one_trigger_takes_all_whatever_the_limit(
     queries: Queries, broker: Server, topic: Create
 ) -> None:
@@ -118,6 +121,7 @@ def test_one_trigger_takes_all_whatever_the_limit(
     assert [len(batch) for batch in queries.batches(stream, "once", once=True)] == [30]
 
 
+@pytest.mark.long
 def test_too_little_waits_for_more(queries: Queries, broker: Server, topic: Create) -> None:
     name = topic("waiting")
     stream = queries.stream(name, startingOffsets="earliest", minOffsetsPerTrigger=10)
@@ -141,6 +145,7 @@ def test_too_little_waits_for_more(queries: Queries, broker: Server, topic: Crea
     assert batches == [[0, 1, 2], list(range(3, 13))]
 
 
+@pytest.mark.long
 def test_available_now_ends_although_little_is_left(
     queries: Queries, broker: Server, topic: Create
 ) -> None:
@@ -153,6 +158,7 @@ def test_available_now_ends_although_little_is_left(
     assert [len(batch) for batch in queries.batches(stream, "little")] == [10, 10, 5]
 
 
+@pytest.mark.long
 def test_new_partitions_and_topics_are_read_from_their_start(
     queries: Queries, broker: Server, topic: Create
 ) -> None:
@@ -209,6 +215,7 @@ def test_records_that_retention_took_fail_the_query(
     assert "set the option failOnDataLoss to false" in said
 
 
+@pytest.mark.long
 def test_records_that_retention_took_are_skipped_when_that_is_allowed(
     queries: Queries, broker: Server, topic: Create
 ) -> None:
@@ -222,7 +229,7 @@ def test_records_that_retention_took_are_skipped_when_that_is_allowed(
     assert [row["offset"] for row in queries.drain(stream, "lenient")] == [15, 16, 17, 18, 19]
 
 
-@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+@pytest.mark.parametrize("fail_on_data_loss", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_topic_that_was_made_again_is_a_loss(
     queries: Queries, broker: Server, topic: Create, fail_on_data_loss: bool
 ) -> None:
@@ -243,6 +250,7 @@ def test_a_topic_that_was_made_again_is_a_loss(
         assert [row["offset"] for row in queries.drain(stream, "again")] == [4, 5]
 
 
+@pytest.mark.long
 def test_a_deleted_topic_fails_the_query(queries: Queries, broker: Server, topic: Create) -> None:
     name = topic("deleted")
     produce(broker, name, numbered(3))
@@ -253,6 +261,7 @@ def test_a_deleted_topic_fails_the_query(queries: Queries, broker: Server, topic
     assert f"{name}-0 is gone" in fails(lambda: queries.drain(stream, "deleted"))
 
 
+@pytest.mark.long
 def test_progress_is_seen_as_a_groups_offsets(
     queries: Queries, broker: Server, topic: Create
 ) -> None:
@@ -272,6 +281,7 @@ def test_progress_is_seen_as_a_groups_offsets(
     assert places == {0: (10, 0), 1: (10, 1)}
 
 
+@pytest.mark.long
 def test_a_restarted_broker_does_not_end_the_query(spark: Any, tmp_path: Path) -> None:
     with Server(tmp_path, KEEPS_ALL) as own:
         name = own.create_topic("survivor")
@@ -296,6 +306,7 @@ def test_a_restarted_broker_does_not_end_the_query(spark: Any, tmp_path: Path) -
         assert seen == list(range(10))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "says"),
     [

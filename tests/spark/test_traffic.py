@@ -77,6 +77,7 @@ def test_the_numbers_of_a_known_topic(
     assert any(measured in line for line in summary.lines)
 
 
+@pytest.mark.long
 def test_a_stretch_of_time_is_measured_alone(spark: Any, broker: Server, measured: str) -> None:
     options = TrafficOptions(
         bootstrap=broker.bootstrap,
@@ -90,6 +91,7 @@ def test_a_stretch_of_time_is_measured_alone(spark: Any, broker: Server, measure
     assert found["hot_keys"] == []
 
 
+@pytest.mark.long
 def test_records_of_a_time_are_all_counted_in_whatever_order_they_lie(
     spark: Any, broker: Server, topic: Callable[..., str]
 ) -> None:
@@ -117,6 +119,7 @@ def test_records_of_a_time_are_all_counted_in_whatever_order_they_lie(
         run(spark, nothing, Progress())
 
 
+@pytest.mark.long
 def test_records_with_impossible_times_are_counted_apart(
     spark: Any, broker: Server, topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -135,6 +138,7 @@ def test_records_with_impossible_times_are_counted_apart(
     assert found["rate"]["records_per_s"] == 2
 
 
+@pytest.mark.long
 def test_what_cannot_be_measured_or_written_is_told_by_the_plan(
     broker: Server, topic: Callable[..., str], measured: str, tmp_path: Path
 ) -> None:
@@ -155,6 +159,7 @@ def test_the_plan_needs_no_spark(broker: Server, measured: str) -> None:
     assert f"read {measured} from" in shown.lines[0]
 
 
+@pytest.mark.long
 def test_the_command_runs_the_job_in_a_process_of_its_own(broker: Server, measured: str) -> None:
     with start_penstock(
         *("pipeline", "traffic", measured, "--bootstrap", broker.bootstrap),
@@ -167,6 +172,7 @@ def test_the_command_runs_the_job_in_a_process_of_its_own(broker: Server, measur
     assert all(line.startswith(shown) for line in err.splitlines()), err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])
 def test_a_topic_that_does_not_exist_is_told_before_spark_starts(
     broker: Server, more: list[str]

@@ -90,6 +90,7 @@ def test_a_python_function_of_a_file_runs_also_in_workers(
     assert sorted(v for v in values if v) == [b"value %d" % n for n in (0, 10, 20, 30)]
 
 
+@pytest.mark.long
 def test_without_its_checkpoint_the_job_goes_on_where_its_group_is(
     job: Transform, topic: Create, tmp_path: Path
 ) -> None:
@@ -108,6 +109,7 @@ def test_without_its_checkpoint_the_job_goes_on_where_its_group_is(
     assert len(read_committed(job.broker, target)) == 15
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("query", "said"),
     [
@@ -129,6 +131,7 @@ def test_what_cannot_be_written_is_said_before_anything_is_read(
     assert not (tmp_path / "state").exists(), "the checkpoint is free for whoever comes"
 
 
+@pytest.mark.long
 def test_at_least_once_uses_the_plain_sink(job: Transform, topic: Create) -> None:
     source, target = topic("in", retention_ms=-1), topic("out", partitions=2, retention_ms=-1)
     produce(job.broker, source, numbered(20))
