@@ -48,7 +48,19 @@ class Services:
 class Context:
     """One request."""
 
-    __slots__ = ("client_host", "header", "holds", "listener", "principal", "services")
+    __slots__ = (
+        "client_host",
+        "header",
+        "holds",
+        "listener",
+        "principal",
+        "searched",
+        "services",
+    )
+
+    searched: set[
+        tuple[str, int]
+    ]  # partitions, by timestamp; there only for a request that does so
 
     def __init__(
         self,

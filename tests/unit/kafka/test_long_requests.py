@@ -12,6 +12,7 @@ from penstock.kafka.apis import APIS
 from penstock.kafka.connection import Connection
 from penstock.kafka.memory import FrameMemory
 from penstock.kafka.server import ConnectionLimits, Listener, Loop
+from penstock.model.errors import ErrorCode
 from penstock.node.tasks import Tasks
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.header import decode_response_header
@@ -156,6 +157,14 @@ def test_offsets_of_many_partitions_are_listed_in_order(wire: Wire) -> None:
     (topic,) = decoded(frame, ListOffsetsResponse, 5).topics
     assert [it.partition_index for it in topic.partitions] == list(range(MANY))
     assert [it.error_code for it in topic.partitions[:5]] == [0, 0, 0, 0, 3]
+
+
+def test_a_partition_is_searched_by_time_once_in_a_request(wire: Wire) -> None:
+    asked = [ListOffsetsPartition(partition_index=0, timestamp=5) for _ in range(1000)]
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=asked)])
+    (frame,) = wire.ask(encode_request(request, 5))
+    (topic,) = decoded(frame, ListOffsetsResponse, 5).topics
+    assert [it.error_code for it in topic.partitions] == [0] + 999 * [ErrorCode.INVALID_REQUEST]
 
 
 @pytest.mark.parametrize("session_epoch", [-1, 0])

@@ -61,7 +61,9 @@ def handle(
 
 async def _search(request: ListOffsetsRequest, context: Context) -> ListOffsetsResponse:
     response = ListOffsetsResponse()
-    searched: set[tuple[str, int]] = set()
+    if not hasattr(context, "searched"):
+        context.searched = set()  # all parts of a large request share it
+    searched = context.searched
     for topic in request.topics:
         answered = ListOffsetsTopicResponse(name=topic.name)
         response.topics.append(answered)
