@@ -269,7 +269,8 @@ def test_a_cancelled_poll_takes_no_message_away(broker: Broker, topic: str) -> N
                         if (message := await consumer.poll()) is not None:
                             came.append(int(message.value))
 
-    run(main)
+    with suppress(TimeoutError):  # what never comes is lost, not late
+        run(main)
     if sorted(came) != list(range(50)):
         raise DataError(f"not each message once: {sorted(came)}")
     assert committed(broker, topic) == 50
@@ -295,7 +296,8 @@ def test_a_consumer_works_on_after_a_cancelled_run(broker: Broker, topic: str) -
                     await event.wait()
                     running.cancel()
 
-    run(main)
+    with suppress(TimeoutError):  # what never comes is lost, not late
+        run(main)
     if done != set(range(50)):
         raise DataError(f"skipped: {set(range(50)) - done}")
     assert committed(broker, topic) == 50

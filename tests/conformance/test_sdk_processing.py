@@ -305,11 +305,15 @@ def test_run_again_after_a_failure_gets_the_message_that_failed(broker: Broker, 
                 consumer.stop()
 
         failed_runs = 0
+        end = threading.Timer(PATIENCE_S, consumer.stop)  # what never comes is lost, not late
+        end.start()
         while not consumer.is_stopped:
             try:
                 consumer.run(handler, workers=3, retries=0)
             except ProcessingFailed:
                 failed_runs += 1
+        end.cancel()
+        end.join()
     assert 1 <= failed_runs <= 3
     if handled != set(range(60)):
         raise DataError(f"skipped: {set(range(60)) - handled}")
