@@ -94,7 +94,13 @@ class Door:
 
     def _loop(self) -> Loop:
         memory = FrameMemory(64 << 20)
-        return Loop(asyncio.get_running_loop(), memory, 100 << 20, self._broker.services.spawn)
+        return Loop(
+            asyncio.get_running_loop(),
+            memory,
+            100 << 20,
+            self._broker.services.spawn,
+            self._broker.replicas.turns,
+        )
 
     def connect(self) -> Client:
         ours, theirs = socket.socketpair()

@@ -135,6 +135,7 @@ class LogShard:
         if self._read_back is None or self._read_back.is_committed:
             self._answer(asked, message)
         else:
+            self.check_writable()  # else nobody knows for how long: whoever asks is to come again
             self._read_back.replies.append((asked, message))
         return self._answer_of(asked)
 

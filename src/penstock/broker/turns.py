@@ -16,14 +16,23 @@ _MAX_PAUSE_S: Final = 30.0  # without a full collection of garbage
 _NEVER: Final = 1 << 30
 
 
+class _CollectorPause:
+    """Of full collections of garbage in this process, however many event loops it has."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.thresholds = gc.get_threshold()
+        self.since_s = 0.0
+
+
+_pause: Final = _CollectorPause()
+
+
 class Turns:
     """Belongs to one event loop. Jobs take turns."""
 
     def __init__(self) -> None:
         self._jobs: deque[tuple[Steps[Any], asyncio.Future[Any]]] = deque()
-        self._pauses = 0  # of full collections of garbage
-        self._thresholds = gc.get_threshold()
-        self._paused_s = 0.0  # since when
 
     @contextmanager
     def without_full_collection(self) -> Iterator[None]:
@@ -31,20 +40,20 @@ class Turns:
 
         Young garbage is still collected. While such work goes on without end, a full collection runs every 30 s.
         """
-        if not self._pauses:
-            self._thresholds = gc.get_threshold()
-            gc.set_threshold(*self._thresholds[:2], _NEVER)
-            self._paused_s = time.monotonic()
-        elif time.monotonic() - self._paused_s > _MAX_PAUSE_S:
+        if not _pause.count:
+            _pause.thresholds = gc.get_threshold()
+            gc.set_threshold(*_pause.thresholds[:2], _NEVER)
+            _pause.since_s = time.monotonic()
+        elif time.monotonic() - _pause.since_s > _MAX_PAUSE_S:
             gc.collect()
-            self._paused_s = time.monotonic()
-        self._pauses += 1
+            _pause.since_s = time.monotonic()
+        _pause.count += 1
         try:
             yield
         finally:
-            self._pauses -= 1
-            if not self._pauses:
-                gc.set_threshold(*self._thresholds)
+            _pause.count -= 1
+            if not _pause.count:
+                gc.set_threshold(*_pause.thresholds)
 
     def begin(self, steps: Steps[T]) -> T | Awaitable[T]:
         """The result, if the first step leads to it; else it comes later."""

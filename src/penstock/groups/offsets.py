@@ -141,6 +141,7 @@ class Offsets:
     __slots__ = (
         "_changes",
         "_groups",
+        "_held",
         "_in_flight",
         "_pended",
         "_pending",
@@ -155,6 +156,9 @@ class Offsets:
         self._pended = 0  # how many offsets ever were: the order in which the log has them
         self._unstable: dict[Position, int] = {}  # in how many transactions
         self._changes: Changes = {}  # since the last append
+        self._held: dict[
+            str, dict[tuple[str, int], deque[Before]]
+        ] = {}  # by group: those in flight, oldest first
         self._in_flight: deque[Changes] = deque()  # of each append that is not committed yet
 
     def groups(self) -> Iterable[str]:
@@ -233,24 +237,34 @@ class Offsets:
         """What has changed since the last one is about to be written, or was."""
         changes, self._changes = self._changes, {}
         self._in_flight.append(changes)
+        for (group, topic, index), before in changes.items():
+            held = self._held.setdefault(group, {})
+            held.setdefault((topic, index), deque()).append(before)
         return changes
 
     def end_append(self, changes: Changes) -> None:
         """The oldest append in flight is committed."""
         oldest = self._in_flight.popleft()
         assert oldest is changes, "appends are committed in their order"
+        for group, topic, index in changes:
+            held = self._held[group]
+            befores = held[topic, index]
+            befores.popleft()
+            if not befores:
+                del held[topic, index]
+                if not held:
+                    del self._held[group]
 
     def committed(self, position: Position) -> Before:
         """The position without what is in flight; unstable if it is so with or without that."""
         value, is_unstable = self.get(*position), position in self._unstable
-        is_first = True
-        for changes in (*self._in_flight, self._changes):
-            before = changes.get(position)
-            if before is not None:
-                value = before.value if is_first else value
-                is_first = False
-                is_unstable = is_unstable or before.was_unstable
-        return Before(value, is_unstable)
+        group, topic, index = position
+        befores = [*self._held.get(group, {}).get((topic, index), ())]
+        if position in self._changes:
+            befores.append(self._changes[position])
+        if befores:
+            value = befores[0].value
+        return Before(value, is_unstable or any(it.was_unstable for it in befores))
 
     def committed_of_group(self, group: str) -> dict[str, dict[int, bytes]]:
         """The values of a group by topic and partition, likewise."""
@@ -259,8 +273,8 @@ class Offsets:
             for topic, known in self.of_group(group).items()
             for index in known
         }
-        for changes in (*self._in_flight, self._changes):
-            positions.update(position for position in changes if position[0] == group)
+        positions.update((group, topic, index) for topic, index in self._held.get(group, ()))
+        positions.update(position for position in self._changes if position[0] == group)
         found: dict[str, dict[int, bytes]] = {}
         for position in sorted(positions):
             value = self.committed(position).value

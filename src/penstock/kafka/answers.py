@@ -9,6 +9,7 @@ from penstock.kafka.hangup import HangUp
 from penstock.kafka.promise import Promise
 from penstock.model.steps import Steps
 from penstock.storage.files import FileSlice
+from penstock.wire.api_keys import ApiKey
 from penstock.wire.fields import Chunk
 from penstock.wire.header import RequestHeader
 from penstock.wire.messages.fetch import FetchResponse
@@ -82,6 +83,11 @@ class Line:
         """Whether the first answer is known to the loop already, and will be here in a moment."""
         first = self.answers[0].future if self.answers else None
         return first is not None and first.done()
+
+    def open_of(self, key: ApiKey) -> list[asyncio.Future[Any]]:
+        """Return the futures of that API's requests that are not answered yet."""
+        found = [it.future for it in self.answers if it.api.key == key]
+        return [it for it in found if isinstance(it, asyncio.Future) and not it.done()]
 
     def join(self, answer: Answer, chunks: list[Chunk] | None) -> None:
         """At the end, with the answer if it is known already."""

@@ -73,6 +73,7 @@ class Api(Generic[Request, Response]):
         parts: Parts | None,
         max_elements: int,
         plain_bytes: int,
+        in_one_turn: bool,
     ) -> None:
         self.key = key
         self.name = request.__name__.removesuffix("Request")
@@ -91,6 +92,7 @@ class Api(Generic[Request, Response]):
         self.are_many = _never if parts is None else parts.are_many
         self.max_elements = max_elements  # of all arrays of a request
         self.plain_bytes = plain_bytes  # a larger frame is decoded in steps
+        self.in_one_turn = in_one_turn  # nothing else may run between its first and its last append
         self._flexible_header_from = (
             response.flexible_from if key != ApiKey.API_VERSIONS else NEVER  # KIP-511
         )
@@ -139,6 +141,7 @@ def row(
     parts: Parts | None = None,
     max_elements: int = MAX_ELEMENTS,
     plain_bytes: int = PLAIN_BYTES,
+    in_one_turn: bool = False,
 ) -> Api[Any, Any]:
     """One row. Its own type variables make mypy match the handler with the request."""
 
@@ -165,6 +168,7 @@ def row(
         parts=parts,
         max_elements=max_elements,
         plain_bytes=plain_bytes,
+        in_one_turn=in_one_turn,
     )
 
 

@@ -203,6 +203,7 @@ from penstock.wire.messages.write_txn_markers import WriteTxnMarkersRequest, Wri
 from penstock.wire.schema import Message
 
 _MANY: Final = 200_000  # array elements: 100,000 partitions of 100,000 topics
+_NAMED: Final = 100_000  # 10,000 topics, groups or resources with some settings or assignments each
 _SOME: Final = 20_000
 _CONSUMER_GROUPS: Final = (GROUP_VERSION, CONSUMER_PROTOCOL)
 _MIRRORS: Final = (MIRROR_VERSION, MIRRORED_TOPICS)
@@ -218,24 +219,24 @@ async def _envelope(request: EnvelopeRequest, context: Context) -> EnvelopeRespo
 
 # fmt: off
 _ROWS: tuple[Api[Any, Any], ...] = (
-    _api(ApiKey.PRODUCE, (0, 13), ProduceRequest, ProduceResponse, produce.handle, refuse=produce.refuse, pipelined=True, together=produce.handle_together, parts=Parts(("topic_data", "partition_data"), ("responses", "partition_responses"), at_once=200), max_elements=_MANY, plain_bytes=LARGE_FRAME_BYTES),  # 0 to 2 only to refuse them: KAFKA-18659
+    _api(ApiKey.PRODUCE, (0, 13), ProduceRequest, ProduceResponse, produce.handle, refuse=produce.refuse, pipelined=True, together=produce.handle_together, in_one_turn=True, max_elements=_SOME, plain_bytes=LARGE_FRAME_BYTES),  # 0 to 2 only to refuse them: KAFKA-18659
     _api(ApiKey.FETCH, (4, 18), FetchRequest, FetchResponse, fetch.handle, pipelined=True, known=fetch.FetchAgain, max_elements=_MANY),
     _api(ApiKey.LIST_OFFSETS, (1, 11), ListOffsetsRequest, ListOffsetsResponse, list_offsets.handle, refuse=list_offsets.refuse, parts=Parts(("topics", "partitions"), at_once=200), max_elements=_MANY),
     _api(ApiKey.METADATA, (0, 13), MetadataRequest, MetadataResponse, metadata.handle, refuse=metadata.refuse, parts=Parts(("topics",), at_once=100, distinct=metadata.key_of), max_elements=_MANY),
-    _api(ApiKey.FIND_COORDINATOR, (0, 6), FindCoordinatorRequest, FindCoordinatorResponse, find_coordinator.handle, refuse=find_coordinator.refuse, parts=Parts(("coordinator_keys",), ("coordinators",), at_once=100)),
+    _api(ApiKey.FIND_COORDINATOR, (0, 6), FindCoordinatorRequest, FindCoordinatorResponse, find_coordinator.handle, refuse=find_coordinator.refuse, parts=Parts(("coordinator_keys",), ("coordinators",), at_once=100), max_elements=_NAMED),
     _api(ApiKey.OFFSET_COMMIT, (2, 10), OffsetCommitRequest, OffsetCommitResponse, offset_commit.handle, refuse=offset_commit.refuse, pipelined=True, parts=Parts(("topics", "partitions"), at_once=500), max_elements=_MANY),
     _api(ApiKey.OFFSET_FETCH, (1, 10), OffsetFetchRequest, OffsetFetchResponse, offset_fetch.handle, refuse=offset_fetch.refuse, parts=Parts(("groups", "topics", "partition_indexes"), ("groups", "topics", "partitions"), at_once=500, otherwise=Parts(("topics", "partition_indexes"), ("topics", "partitions"), at_once=500)), max_elements=_MANY),
     _api(ApiKey.JOIN_GROUP, (0, 9), JoinGroupRequest, JoinGroupResponse, join_group.handle, refuse=join_group.refuse),
     _api(ApiKey.HEARTBEAT, (0, 4), HeartbeatRequest, HeartbeatResponse, heartbeat.handle),
     _api(ApiKey.LEAVE_GROUP, (0, 5), LeaveGroupRequest, LeaveGroupResponse, leave_group.handle),
     _api(ApiKey.SYNC_GROUP, (0, 5), SyncGroupRequest, SyncGroupResponse, sync_group.handle, refuse=sync_group.refuse, max_elements=_MANY),
-    _api(ApiKey.DESCRIBE_GROUPS, (0, 6), DescribeGroupsRequest, DescribeGroupsResponse, describe_groups.handle, refuse=describe_groups.refuse, parts=Parts(("groups",), at_once=10, distinct=str)),
+    _api(ApiKey.DESCRIBE_GROUPS, (0, 6), DescribeGroupsRequest, DescribeGroupsResponse, describe_groups.handle, refuse=describe_groups.refuse, parts=Parts(("groups",), at_once=10, distinct=str), max_elements=_NAMED),
     _api(ApiKey.LIST_GROUPS, (0, 5), ListGroupsRequest, ListGroupsResponse, list_groups.handle),
     _api(ApiKey.DELETE_GROUPS, (0, 2), DeleteGroupsRequest, DeleteGroupsResponse, delete_groups.handle, refuse=delete_groups.refuse, parts=Parts(("groups_names",), ("results",), at_once=100)),
     _api(ApiKey.OFFSET_DELETE, (0, 0), OffsetDeleteRequest, OffsetDeleteResponse, offset_delete.handle, parts=Parts(("topics", "partitions"), at_once=500), max_elements=_MANY),
     _api(ApiKey.CONSUMER_GROUP_HEARTBEAT, (0, 1), ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, consumer_group_heartbeat.handle, needs=_CONSUMER_GROUPS, max_elements=_MANY),
-    _api(ApiKey.CONSUMER_GROUP_DESCRIBE, (0, 1), ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, consumer_group_describe.handle, refuse=consumer_group_describe.refuse, needs=_CONSUMER_GROUPS, parts=Parts(("group_ids",), ("groups",), at_once=10, distinct=str)),
-    _api(ApiKey.CREATE_TOPICS, (2, 7), CreateTopicsRequest, CreateTopicsResponse, create_topics.handle, refuse=create_topics.refuse, forwarded=True, max_elements=_SOME),
+    _api(ApiKey.CONSUMER_GROUP_DESCRIBE, (0, 1), ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, consumer_group_describe.handle, refuse=consumer_group_describe.refuse, needs=_CONSUMER_GROUPS, parts=Parts(("group_ids",), ("groups",), at_once=10, distinct=str), max_elements=_NAMED),
+    _api(ApiKey.CREATE_TOPICS, (2, 7), CreateTopicsRequest, CreateTopicsResponse, create_topics.handle, refuse=create_topics.refuse, forwarded=True, max_elements=_NAMED),
     _api(ApiKey.DELETE_TOPICS, (1, 6), DeleteTopicsRequest, DeleteTopicsResponse, delete_topics.handle, refuse=delete_topics.refuse, forwarded=True, parts=Parts(("topics",), ("responses",), at_once=500, otherwise=Parts(("topic_names",), ("responses",), at_once=500)), max_elements=_MANY),
     _api(ApiKey.DELETE_RECORDS, (0, 2), DeleteRecordsRequest, DeleteRecordsResponse, delete_records.handle, refuse=delete_records.refuse, parts=Parts(("topics", "partitions"), at_once=100), max_elements=_MANY),
     _api(ApiKey.INIT_PRODUCER_ID, (0, 5), InitProducerIdRequest, InitProducerIdResponse, init_producer_id.handle, refuse=init_producer_id.refuse),
@@ -250,14 +251,14 @@ _ROWS: tuple[Api[Any, Any], ...] = (
     _api(ApiKey.DESCRIBE_ACLS, (1, 3), DescribeAclsRequest, DescribeAclsResponse, describe_acls.handle),
     _api(ApiKey.CREATE_ACLS, (1, 3), CreateAclsRequest, CreateAclsResponse, create_acls.handle, refuse=create_acls.refuse),
     _api(ApiKey.DELETE_ACLS, (1, 3), DeleteAclsRequest, DeleteAclsResponse, delete_acls.handle, refuse=delete_acls.refuse),
-    _api(ApiKey.DESCRIBE_CONFIGS, (1, 4), DescribeConfigsRequest, DescribeConfigsResponse, describe_configs.handle, refuse=describe_configs.refuse, parts=Parts(("resources",), ("results",), at_once=10, distinct=describe_configs.key_of)),
-    _api(ApiKey.ALTER_CONFIGS, (0, 2), AlterConfigsRequest, AlterConfigsResponse, alter_configs.handle, refuse=alter_configs.refuse, forwarded=True),
+    _api(ApiKey.DESCRIBE_CONFIGS, (1, 4), DescribeConfigsRequest, DescribeConfigsResponse, describe_configs.handle, refuse=describe_configs.refuse, parts=Parts(("resources",), ("results",), at_once=10, distinct=describe_configs.key_of), max_elements=_NAMED),
+    _api(ApiKey.ALTER_CONFIGS, (0, 2), AlterConfigsRequest, AlterConfigsResponse, alter_configs.handle, refuse=alter_configs.refuse, forwarded=True, max_elements=_NAMED),
     _api(ApiKey.ALTER_REPLICA_LOG_DIRS, (1, 2), AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse, alter_replica_log_dirs.handle, refuse=alter_replica_log_dirs.refuse),
     _api(ApiKey.DESCRIBE_LOG_DIRS, (1, 5), DescribeLogDirsRequest, DescribeLogDirsResponse, describe_log_dirs.handle, max_elements=_MANY // 2),
     _api(ApiKey.CREATE_PARTITIONS, (0, 3), CreatePartitionsRequest, CreatePartitionsResponse, create_partitions.handle, refuse=create_partitions.refuse, forwarded=True, parts=Parts(("topics",), ("results",), at_once=500), max_elements=_MANY),
     _api(ApiKey.ELECT_LEADERS, (0, 2), ElectLeadersRequest, ElectLeadersResponse, elect_leaders.handle, refuse=elect_leaders.refuse, forwarded=True, parts=Parts(("topic_partitions", "partitions"), ("replica_election_results", "partition_result"), at_once=500), max_elements=_MANY),
-    _api(ApiKey.INCREMENTAL_ALTER_CONFIGS, (0, 1), IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, incremental_alter_configs.handle, refuse=incremental_alter_configs.refuse, forwarded=True),
-    _api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, (0, 1), AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, alter_partition_reassignments.handle, forwarded=True, parts=Parts(("topics", "partitions"), ("responses", "partitions"), at_once=500), max_elements=_MANY),
+    _api(ApiKey.INCREMENTAL_ALTER_CONFIGS, (0, 1), IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, incremental_alter_configs.handle, refuse=incremental_alter_configs.refuse, forwarded=True, max_elements=_NAMED),
+    _api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, (0, 1), AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, alter_partition_reassignments.handle, forwarded=True, parts=Parts(("topics", "partitions"), ("responses", "partitions"), at_once=500), max_elements=3 * _MANY),
     _api(ApiKey.LIST_PARTITION_REASSIGNMENTS, (0, 0), ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse, list_partition_reassignments.handle, max_elements=_MANY // 2),
     _api(ApiKey.DESCRIBE_CLIENT_QUOTAS, (0, 1), DescribeClientQuotasRequest, DescribeClientQuotasResponse, describe_client_quotas.handle, refuse=describe_client_quotas.refuse),
     _api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, (0, 0), DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse, describe_user_scram_credentials.handle),
@@ -274,7 +275,7 @@ _ROWS: tuple[Api[Any, Any], ...] = (
     _api(ApiKey.LIST_CONFIG_RESOURCES, (0, 1), ListConfigResourcesRequest, ListConfigResourcesResponse, list_config_resources.handle),
     _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, (0, 0), DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, describe_topic_partitions.handle, refuse=describe_topic_partitions.refuse),
     _api(ApiKey.GET_REPLICA_LOG_INFO, (0, 0), GetReplicaLogInfoRequest, GetReplicaLogInfoResponse, get_replica_log_info.handle, refuse=get_replica_log_info.refuse, parts=Parts(("topic_partitions", "partitions"), ("topic_partition_log_info_list", "partition_log_info"), at_once=200, is_queued=False), max_elements=_MANY),
-    _api(ApiKey.MIRROR_APPEND, (0, 0), MirrorAppendRequest, MirrorAppendResponse, mirror_append.handle, refuse=mirror_append.refuse, pipelined=True, needs=_MIRRORS, parts=Parts(("topics", "partitions"), at_once=100), max_elements=_MANY, plain_bytes=LARGE_FRAME_BYTES),
+    _api(ApiKey.MIRROR_APPEND, (0, 0), MirrorAppendRequest, MirrorAppendResponse, mirror_append.handle, refuse=mirror_append.refuse, pipelined=True, needs=_MIRRORS, in_one_turn=True, max_elements=_SOME, plain_bytes=LARGE_FRAME_BYTES),
     _api(ApiKey.API_VERSIONS, (0, 4), ApiVersionsRequest, ApiVersionsResponse, _api_versions),
 )
 # fmt: on

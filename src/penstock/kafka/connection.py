@@ -69,6 +69,7 @@ class Connection:
         "_ended",
         "_fd",
         "_frame",
+        "_held_for",
         "_known",
         "_line",
         "_loop",
@@ -102,6 +103,7 @@ class Connection:
         self._line = Line()
         self._known: Known | None = None  # the request that it sends again and again
         self._waiting: Later | None = None  # what the held request waits for
+        self._held_for: ApiKey | None = None  # the API of the request that was held last
         self._stops = 0  # reasons why no request is taken
         self._unmuting: asyncio.TimerHandle | None = None
         self._ended = False  # the peer sends no more
@@ -340,7 +342,8 @@ class Connection:
         buffer = self._keep_buffer()
         if buffer is None:
             frame = memoryview(bytearray(frame))
-        return self._handle_long(answer, context, frame, position, buffer)
+        earlier = self._must_follow(answer.api)
+        return self._handle_long(answer, context, frame, position, buffer, earlier)
 
     async def _handle_long(
         self,
@@ -349,12 +352,18 @@ class Connection:
         frame: memoryview,
         position: int,
         buffer: bytearray | None,
+        earlier: list[asyncio.Future[Any]],
     ) -> Message | Encoded | None:
         """A request with many elements: decoded in steps and, where its API allows it, handled in parts."""
         api = answer.api
         try:
+            if earlier:
+                await asyncio.wait(earlier)
             if api.parts is None:
                 request = await self._decoded(answer, frame, position)
+                frame.release()
+                self._give_back(buffer)  # only records would refer to it
+                buffer = None
                 return await self._handled(api, request, context)
             async with self._loop.long_requests if api.parts.is_queued else nullcontext():
                 with self._loop.turns.without_full_collection():
@@ -406,6 +415,20 @@ class Connection:
             return self._refusal(api, request, error)
         return later
 
+    def _must_follow(self, api: Api[Any, Any]) -> list[asyncio.Future[Any]]:
+        """Return the OffsetCommits that an OffsetFetch must see: those before it on the connection."""
+        return self._line.open_of(ApiKey.OFFSET_COMMIT) if api.key == ApiKey.OFFSET_FETCH else []
+
+    async def _handled_after(
+        self,
+        earlier: list[asyncio.Future[Any]],
+        api: Api[Any, Any],
+        request: Message,
+        context: Context,
+    ) -> Message | None:
+        await asyncio.wait(earlier)
+        return await self._part_handled(api, request, context)
+
     def _keep_buffer(self) -> bytearray | None:
         buffer, self._buffer = self._buffer, None
         return buffer
@@ -422,6 +445,10 @@ class Connection:
         self, answer: Answer, context: Context, request: Message, handle: Handle[Any, Any]
     ) -> None:
         api = answer.api
+        if earlier := self._must_follow(api):
+            later = self._handled_after(earlier, api, request, context)
+            self._park(answer, request, later, holds=True)
+            return
         try:
             reply = handle(request, context)
         except HangUp:
@@ -472,12 +499,17 @@ class Connection:
             future: Later = reply
         else:
             future = self._loop.create_future()
-            self._loop.spawn(_into(future, reply, answer, self._loop.turns), answer.api.name)
+            task = self._loop.spawn(_into(future, reply, answer, self._loop.turns), answer.api.name)
+            if answer.api.key == ApiKey.FETCH:
+                future.add_done_callback(lambda done: task.cancel() if done.cancelled() else None)
+            elif answer.api.key == ApiKey.PRODUCE and (buffer := self._keep_buffer()) is not None:
+                # the handler has a copy of the records until it ends, also without the client
+                task.add_done_callback(lambda _: self._give_back(buffer))
         answer.future = future
         self._line_up(answer, None)
         if holds:
             self._stops |= _HELD
-            self._waiting = future
+            self._waiting, self._held_for = future, answer.api.key
         future.add_done_callback(lambda done: self._finish(answer, request, done))
 
     def _finish(
@@ -606,7 +638,7 @@ class Connection:
         nothing is waited for on behalf of somebody who most likely is gone."""
         self._ended = True
         self._stop_reading()
-        if self._stops & _HELD:
+        if self._stops & _HELD and self._held_for is not ApiKey.PRODUCE:
             self.close("closed by the client while it waited", expected=True)
         elif self._tail and not self._stops:
             self._resume()  # whole requests may have been kept that came before the end
@@ -656,6 +688,8 @@ def _decoded_at_once(
     steps = api.decode_in_steps(header.api_version)(frame, position, api.max_elements)
     try:
         next(steps)
+        while api.in_one_turn:
+            next(steps)
     except StopIteration as end:
         request: Message = end.value[0]
         return request

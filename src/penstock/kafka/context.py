@@ -1,5 +1,6 @@
 """What a handler knows of the request in its hands: who asks, through which door, and of what broker."""
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ from penstock.model.configs import BrokerConfig
 from penstock.model.errors import BrokerError
 from penstock.wire.header import RequestHeader
 
-Spawn = Callable[[Coroutine[Any, Any, None], str], object]
+Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ class FetchPartition:
         "max_bytes",
         "offset",
         "partition",
+        "stirs",
         "told_high_watermark",
         "told_log_start",
         "topic",
@@ -52,6 +53,7 @@ class FetchPartition:
         self.leader_epoch = -1
         self.last_fetched_epoch = -1
         self.partition: Partition | None = None  # None: not looked for yet, or not there
+        self.stirs = 0  # how often there was something new to say, or to read
         self.told_high_watermark = -1
         self.told_log_start = -1
 
@@ -69,6 +71,7 @@ class FetchPartition:
         self.max_bytes = wanted.max_bytes
         self.leader_epoch = wanted.leader_epoch
         self.last_fetched_epoch = wanted.last_fetched_epoch
+        self.stirs += 1
 
 
 class FetchSession:
@@ -148,16 +151,20 @@ class FetchSession:
             self.active.pop(wanted, None)
 
     def grew(self, partition: Watched, size_bytes: int) -> None:
-        self.active[self._by_partition[partition]] = None
+        self._stirred(self._by_partition[partition])
         if self.parked is not None:
             self.parked.lacks_less(size_bytes)
+
+    def _stirred(self, wanted: FetchPartition) -> None:
+        wanted.stirs += 1
+        self.active[wanted] = None
 
     def settle(self) -> None:
         if self.parked is not None:
             self.parked.settle()
 
     def changed(self, partition: Watched) -> None:
-        self.active[self._by_partition[partition]] = None
+        self._stirred(self._by_partition[partition])
         if self.parked is not None:
             self.parked.fire()
 

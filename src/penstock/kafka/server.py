@@ -52,12 +52,13 @@ class Loop:
         memory: FrameMemory,
         max_frame_bytes: int,
         spawn: Spawn,
+        turns: Turns | None = None,
     ) -> None:
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self.memory = memory
         self.max_frame_bytes = max_frame_bytes
         self.spawn = spawn
-        self.turns = Turns()
+        self.turns = turns or Turns()
         self.long_requests = asyncio.Semaphore(_LONG_REQUESTS)
         self.time: Callable[[], float] = loop.time
         self.add_reader: Callable[..., Any] = loop.add_reader

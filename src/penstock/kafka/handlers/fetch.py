@@ -156,6 +156,7 @@ class Fetch:
         "_replica",
         "_request",
         "_session",
+        "_stirs",
     )
 
     def __init__(
@@ -174,6 +175,9 @@ class Fetch:
         self._empty: dict[FetchPartition, Read] = {}  # where there was nothing to read yet
         self._session, self._partitions, self._is_full = wanted
         self._is_any_refused = False
+        self._stirs: dict[
+            FetchPartition, int
+        ] = {}  # as of the look, if others run before the answer
 
     @property
     def may_be_overtaken(self) -> bool:
@@ -408,7 +412,10 @@ class Fetch:
         cold: list[FileSlice],
     ) -> None:
         """Add to the response, and to the slices that must be brought into memory before it is sent."""
-        for wanted, outcome in found:
+        for wanted, looked_up in found:
+            outcome = self._as_it_is_now(wanted, looked_up)
+            if outcome is None:
+                continue
             if isinstance(outcome, BrokerError):
                 data = self._refused(wanted, outcome)
                 self._is_any_refused = True
@@ -429,6 +436,18 @@ class Fetch:
                 wanted.told_log_start = data.log_start_offset
             if self._session is not None:
                 self._note_answer(wanted, outcome)
+
+    def _as_it_is_now(self, wanted: FetchPartition, outcome: Outcome) -> Outcome | None:
+        """Other work may run between the look and the response of a large fetch.
+
+        None: another request of the session has forgotten the partition, or it is to be looked for again.
+        """
+        partition = wanted.partition
+        if isinstance(outcome, BrokerError):
+            return outcome
+        if partition is None:
+            return None
+        return partition.failure or outcome
 
     def _answered(
         self, response: FetchResponse, cold: list[FileSlice]
@@ -496,6 +515,8 @@ class Fetch:
         for first in range(0, len(partitions), _STEP):
             some = partitions[first : first + _STEP]
             look = self.look(some, None if not first else look)
+            if self._session is not None:
+                self._stirs.update((wanted, wanted.stirs) for wanted in some)
             if waiter is not None:
                 waiter.watch(wanted.partition for wanted in some if wanted.partition is not None)
             yield
@@ -596,6 +617,7 @@ class Fetch:
             self._session.answered(wanted, got_data=False, has_more=True)
             return
         has_more = wanted.offset < outcome.end_offset
+        has_more |= self._stirs.get(wanted, wanted.stirs) != wanted.stirs
         if self._replica is not None:  # who has all must still hear when it is committed
             has_more |= outcome.high_watermark < outcome.end_offset
         self._session.answered(wanted, got_data=outcome.size_bytes > 0, has_more=has_more)

@@ -359,12 +359,13 @@ def _append(
             admission.admit(partition, data.records)
         if context.services.refusals:
             _check_order(partition, named, data.records, context)
+        is_opened = opened is not NOT_OPENED and id(data) in opened
         appended = partition.append(
             data.records,
             now_ms=context.services.clock.wall_ms(),
             transactional=admission is not None,
-            zstd=context.header.api_version >= _ZSTD_SINCE_VERSION,
-            is_opened=opened is not NOT_OPENED and id(data) in opened,
+            zstd=is_opened or context.header.api_version >= _ZSTD_SINCE_VERSION,
+            is_opened=is_opened,
         )
     except TakesLong as large:
         place = PartitionProduceResponse(index=data.index)

@@ -29,6 +29,7 @@ _LATER: Final = frozenset(  # said of the transaction's coordinator: the client 
 _MOVED: Final = {  # what the log of the group's offsets says, as said of a coordinator
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
 }
 _FENCED_SINCE: Final = 1 << 15  # never: producers know it as INVALID_PRODUCER_EPOCH here
 
