@@ -43,10 +43,11 @@ class Crashes:
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({}, id="raw", marks=pytest.mark.long),
+        pytest.param({}, id="raw"),
         pytest.param(
             {"decode": "json", "schema": "n BIGINT", "compact": True},
             id="json, bad records, compaction",
+            marks=pytest.mark.long,
         ),
     ],
 )

@@ -51,6 +51,7 @@ class Flusher:
         self._waiting: dict[Partition, None] = {}  # a set that keeps its order
         self._running = False
         self._stopped = False
+        self._round: asyncio.Future[list[float | OutOfResources]] | None = None
 
     def request(self, partition: Partition) -> None:
         self._waiting[partition] = None
@@ -58,8 +59,13 @@ class Flusher:
             self._running = True
             self._loop.call_soon(self._begin)  # at the end of this tick: gather what else it brings
 
+    async def ended(self) -> None:
+        """The round that was under way has said what it had to: a fault of it makes the stop an unclean one."""
+        if self._round is not None:
+            await asyncio.wait([self._round])
+
     def stop(self) -> None:
-        """Begin no further round. What one that still runs will say is of no interest any more."""
+        """Begin no further round; see `ended` for one that still runs."""
         self._stopped = True
         self._waiting.clear()
 
@@ -93,6 +99,7 @@ class Flusher:
         except BaseException:
             begun()
             raise
+        self._round = future
         future.add_done_callback(lambda done: self._end(tickets, done))
 
     def _ticket_for(self, partition: Partition) -> FlushTicket | None:
@@ -114,7 +121,7 @@ class Flusher:
 
     def _put_off(self, put_off: list[tuple[Partition, BrokerError]]) -> None:
         """Try again with the next look at what is not synced. One line for all of them: there may be many."""
-        if not put_off:
+        if not put_off or self._stopped:
             return
         partition, error = put_off[0]
         _log.warning(
@@ -126,7 +133,7 @@ class Flusher:
             self._on_shortage()
 
     def _end(self, tickets: Tickets, done: asyncio.Future[list[float | OutOfResources]]) -> None:
-        if self._stopped or done.cancelled():
+        if done.cancelled():
             return
         put_off: list[tuple[Partition, BrokerError]] = []
         try:
@@ -135,6 +142,8 @@ class Flusher:
                     log.flush_put_off(ticket)
                     if partition.failure is None:
                         put_off.append((partition, outcome))
+                    continue
+                if self._stopped:  # the close syncs it again, and says so
                     continue
                 self._on_sync(outcome)
                 if partition.failure is None:
@@ -159,7 +168,7 @@ class Flusher:
         self._waiting[partition] = None
 
     def _go_on(self) -> None:
-        self._running = bool(self._waiting)
+        self._running = bool(self._waiting) and not self._stopped
         if self._running:
             self._loop.call_soon(self._begin)
 

@@ -324,6 +324,9 @@ class Replicas:
         self._flusher.stop()
         self.directory.stop_writes()
 
+    async def flushes_ended(self) -> None:
+        await self._flusher.ended()
+
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Do something slow with the disk, without the loop waiting for it."""
         return await self.loop.run_in_executor(self._disk_threads, work)

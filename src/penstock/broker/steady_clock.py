@@ -19,12 +19,13 @@ _HOLD_MS: Final = 3_600_000
 class SteadyClock:
     """Look at it often: a jump is noticed, and the hour begins, with the next look."""
 
-    __slots__ = ("_clock", "_held_until_ms", "_offset_ms")
+    __slots__ = ("_clock", "_held_offset_ms", "_held_until_ms", "_offset_ms")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._offset_ms = clock.wall_ms() - clock.monotonic_ms()  # as far as it is believed
         self._held_until_ms: int | None = None  # by the monotonic clock
+        self._held_offset_ms = 0  # of the jump that began the hour: another jump has its own
 
     def now_ms(self) -> int:
         """Milliseconds since 1970, for comparing with timestamps of records."""
@@ -36,8 +37,8 @@ class SteadyClock:
             if self._held_until_ms is not None:
                 self._held_until_ms = None
                 _log.info("clock-set-back expiry=%s", "by-the-clock-again")
-        elif self._held_until_ms is None:
-            self._held_until_ms = now_ms + _HOLD_MS
+        elif self._held_until_ms is None or offset_ms - self._held_offset_ms > _TOLERANCE_MS:
+            self._held_until_ms, self._held_offset_ms = now_ms + _HOLD_MS, offset_ms
             _log.warning(
                 "clock-jumped seconds=%d expiry=%s remedy=%s",
                 ahead_ms // 1000,

@@ -12,7 +12,7 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from penstock.broker.cluster import Cluster
 from penstock.broker.coordinator import GroupCoordinator
@@ -244,21 +244,36 @@ class Node:
         """However long it takes, unless a sync hangs: then the next start has something to check."""
         threads, limit_s = DaemonThreads(1, "close"), self.config.penstock_disk_hang_max_ms / 1000
         loop = asyncio.get_running_loop()
-        closing = loop.run_in_executor(threads, self._close_directory)
+        closing = self._tasks.spawn(self._close_when_flushed(loop, threads), "close-directory")
         while not (await asyncio.wait([closing], timeout=_DISK_LOOK_S))[0]:
             hung = self._directory.syncs.hung(limit_s) if self._directory is not None else None
             if hung is not None:
                 _log.critical("unclean-stop error=%s", hung)
+                threads.shutdown(wait=False)
                 return
         threads.shutdown()
         closing.result()
 
-    def _close_directory(self) -> None:
+    async def _close_when_flushed(
+        self, loop: asyncio.AbstractEventLoop, threads: DaemonThreads
+    ) -> None:
+        marks: Any = {}
+        if self._replicas is not None:
+            await self._replicas.flushes_ended()
+            marks = self._replicas.high_watermarks()  # here: topics may still come and go
+        await loop.run_in_executor(threads, self._close_directory, marks)
+
+    def _close_directory(self, marks: Any) -> None:
         """In a thread, so that a second signal is heard when the disk takes its time. Nobody else
         uses the directory any more."""
-        for threads in (self._compaction_threads, self._disk_threads, self._sync_threads):
-            threads.shutdown()
         directory, replicas = self._directory, self._replicas
+        ended = directory.syncs.waiting("the stop") if directory is not None else None
+        for threads in (self._compaction_threads, self._disk_threads, self._sync_threads):
+            threads.shutdown(
+                cancel_futures=threads is not self._sync_threads
+            )  # a fault is noted there
+        if ended is not None:
+            ended()
         if directory is None:
             return
         if replicas is not None and replicas.is_offline:
@@ -267,7 +282,7 @@ class Node:
         if self._cluster is not None and self._housekeeping is not None:  # it had joined
             directory.store_revision = self._cluster.image.revision
         try:
-            directory.close(replicas.high_watermarks() if replicas is not None else {})
+            directory.close(marks)
         except (
             StorageFault,
             BrokerError,

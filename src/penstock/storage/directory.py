@@ -70,6 +70,7 @@ class DataDirectory:
             raise
         self._logs: dict[str, dict[int, Log]] = {}
         self._is_closing = False
+        self._swapped: set[str] = set()  # logs in which an attempt to open them ended a compaction
         self._forgotten: list[tuple[TopicId, int | None]] = []  # since the last checkpoint began
         self._forgot = False  # the checkpoints on disk name more than they should
         self._unsure: set[str] = set()  # checkpoints that were being written, for all we know
@@ -210,6 +211,11 @@ class DataDirectory:
             log.abandon()
         self._set_aside_stranger(topic, topic_id, partition)
         past = self._past_of(topic_id, partition)._replace(has_copies=has_copies)
+        path = self.partition_path(topic, partition)
+        if layout.size_bytes(path) is None:
+            self._swapped.add(path)  # also for the next attempt, should this one lack descriptors
+        if path in self._swapped:
+            past = past._replace(size_bytes=None)
         topic_path = f"{self.path}/{names.directory_of(topic)}"
         log = open_log(self.files, topic_path, partition, topic_id, config, past)
         self._logs.setdefault(topic, {})[partition] = log

@@ -6,8 +6,8 @@ A slice keeps its file readable, come what may: eviction, deletion and renaming 
 import errno
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from io import FileIO
 from typing import Any, Final, NoReturn
 
@@ -309,12 +309,12 @@ class FileSlice:
     __slots__ = ("_generation", "_handle", "_is_queued", "file", "position", "size")
 
     def __init__(self, file: SegmentFile, position: int, size: int) -> None:
+        self._is_queued = False  # first: `__del__` looks at it also where `open` fails
         self.file = file
         self.position = position
         self.size = size
         self._handle: Handle | None = file.handle or file.open()
         self._generation = file.generation
-        self._is_queued = False
 
     def __del__(self) -> None:
         if self._is_queued:
@@ -445,6 +445,15 @@ def refuse(error: OSError, what: str) -> NoReturn:
     if error.errno == errno.ENOMEM:
         raise OutOfResources(f"{message}; give the machine or the container more memory") from error
     raise StorageFault(message) from error
+
+
+@contextmanager
+def halfway(what: str) -> Iterator[None]:
+    """Past the point of no return a lack of descriptors or memory is a fault: memory and files disagree."""
+    try:
+        yield
+    except OutOfResources as error:
+        raise StorageFault(f"{what} stopped halfway: {error}") from error
 
 
 def read_small(path: str) -> bytes | None:

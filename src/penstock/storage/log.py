@@ -16,7 +16,7 @@ from penstock.records.batch import iter_headers, parse_header
 from penstock.records.control import Promotion
 from penstock.storage import mirroring, retention, state, swap
 from penstock.storage.appending import Appended, GrowingLog, Origin
-from penstock.storage.files import FileSlice
+from penstock.storage.files import FileSlice, halfway
 from penstock.storage.flush import FlushTicket
 from penstock.storage.scrub import Scrub
 from penstock.storage.state import AbortedTxn
@@ -209,7 +209,8 @@ class Log(GrowingLog):
         self._announce_cut(kept_upto)  # first: where it is refused, a compaction goes on
         if offset < self._segments.active.base_offset:
             swap.discard(self.path, self._files.disk)
-        self._was_cut(self._segments.truncate(offset, self.epochs.epoch_at(offset - 1)))
+        with halfway(f"{self}: a cut to {offset}"):
+            self._was_cut(self._segments.truncate(offset, self.epochs.epoch_at(offset - 1)))
         self.recovery_point = min(self.recovery_point, kept_upto)
 
     def restart_at(self, offset: int) -> None:
@@ -227,10 +228,12 @@ class Log(GrowingLog):
             except BrokerError:  # no room, or too many open files
                 spare.file.unlink()
                 raise
-            state.forget_producers(self.path)  # what they did below `offset` is not known here
-            self._segments.restart_with(spare)
+            with halfway(f"{self}: a restart at {offset}"):
+                state.forget_producers(self.path)  # what they did below `offset` is not known here
+                self._segments.restart_with(spare)
         self.start_offset = offset
-        self._was_cut(offset)
+        with halfway(f"{self}: a restart at {offset}"):
+            self._was_cut(offset)
 
     def _announce_cut(self, next_offset: int) -> None:
         """Write down that less will be there, before it is: a crash halfway must not look like damage."""

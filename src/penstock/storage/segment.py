@@ -427,9 +427,19 @@ class Segment:
 
     def rebuild_indexes(self) -> None:
         """From the batch headers of the whole file."""
-        grows, next_offset = self._tail is not None, self.next_offset
+        tail, indexes, next_offset = self._tail, self._indexes, self.next_offset
+        grows = tail is not None
         self.start_over()
-        self._note_all(0)
+        try:
+            self._note_all(0)
+        except BaseException:  # what is there counts on: the next one who asks tries again
+            self._tail, self._indexes, self.next_offset = (
+                tail,
+                indexes if grows else None,
+                next_offset,
+            )
+            self._cursor = _NOWHERE
+            raise
         if not grows:
             with suppress(DiskFull, OutOfResources):  # then they stay in memory
                 self.seal()

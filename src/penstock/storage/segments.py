@@ -7,7 +7,7 @@ from typing import NamedTuple, overload
 
 from penstock.model.errors import DiskFull, OutOfResources
 from penstock.storage import swap
-from penstock.storage.files import OpenFiles, SegmentFile
+from penstock.storage.files import OpenFiles, SegmentFile, halfway
 from penstock.storage.segment import LOG_SUFFIX, SPARE_SUFFIX, Segment
 from penstock.storage.swap import Swap
 
@@ -149,17 +149,18 @@ class Segments(Sequence[Segment]):
         aborted = [entry for segment in old for entry in segment.txns.entries]
         for segment in old:
             segment.close()
-        swap.install(self._path, change)
-        new = [
-            self._open(base_offset, end, interval_bytes)
-            for base_offset, end in zip(
-                change.new, (*change.new[1:], old[-1].next_offset), strict=True
-            )
-        ]
-        for segment in new:
-            segment.txns.keep(
-                [entry for entry in aborted if _has_marker(segment, entry.last_offset)]
-            )
+        with halfway(f"{self._path}: a swap"):
+            swap.install(self._path, change)
+            new = [
+                self._open(base_offset, end, interval_bytes)
+                for base_offset, end in zip(
+                    change.new, (*change.new[1:], old[-1].next_offset), strict=True
+                )
+            ]
+            for segment in new:
+                segment.txns.keep(
+                    [entry for entry in aborted if _has_marker(segment, entry.last_offset)]
+                )
         self._items[number : number + len(old)] = new
         for segment in old:
             if segment.base_offset not in change.new:

@@ -54,3 +54,16 @@ def test_a_jump_back_is_followed_at_once(clock: ManualClock) -> None:
     steady = SteadyClock(clock)
     clock.set_wall(clock.wall_ms() - 30 * DAY_MS)
     assert steady.now_ms() == clock.wall_ms()
+
+
+def test_a_second_jump_has_an_hour_of_its_own(clock: ManualClock) -> None:
+    steady = SteadyClock(clock)
+    clock.set_wall(clock.wall_ms() + 61_000)
+    steady.now_ms()
+    clock.advance(HOUR_MS - 1000)
+    clock.set_wall(clock.wall_ms() + 30 * DAY_MS)
+    steady.now_ms()
+    clock.advance(2000)
+    assert clock.wall_ms() - steady.now_ms() == 30 * DAY_MS + 61_000
+    clock.advance(HOUR_MS)
+    assert steady.now_ms() == clock.wall_ms()

@@ -1,9 +1,11 @@
 import asyncio
+import errno
 import gc
 import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -33,6 +35,7 @@ from penstock.node.logs import structure
 from penstock.node.node import Node
 from penstock.node.settings import load_settings
 from penstock.storage.directory import DataDirectory
+from penstock.storage.files import Disk
 from penstock.storage.flush import FlushTicket
 from penstock.storage.log import Log
 from penstock.storage.recovery import Ending
@@ -622,6 +625,68 @@ def test_the_metadata_store_is_closed_last_of_what_uses_it(
     noting(HttpServer, "close", "http")
     run(serve(new_node(home)))
     assert order == ["doors", "groups", "housekeeping", "directory", "cluster", "store", "http"]
+
+
+def test_a_sync_that_fails_during_the_stop_makes_it_an_unclean_one(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Linux reports a failed sync once: the next one of the same file says that all is well."""
+    node = new_node(home, log_flush_interval_ms=1)
+    begun, may_end = threading.Event(), threading.Event()
+
+    class FailingOnce(Disk):
+        __slots__ = ()
+
+        def fdatasync(self, fd: int) -> None:  # type: ignore[override] # static there
+            if os.readlink(f"/proc/self/fd/{fd}").endswith(".log") and not begun.is_set():
+                begun.set()
+                may_end.wait(PATIENCE_S)
+                raise OSError(errno.EIO, "Input/output error")
+            os.fdatasync(fd)
+
+    def visit() -> None:
+        with RawClient(node.bootstrap) as client:
+            asked = MetadataRequest(topics=[MetadataRequestTopic(name="orders")])
+            client.ask(asked, MetadataResponse, 9)
+            produce(client, "orders")
+        begun.wait(PATIENCE_S)
+
+    async def life() -> None:
+        await node.start()
+        assert node._directory is not None
+        node._directory.files.disk.__class__ = FailingOnce
+        await asyncio.to_thread(visit)
+        asyncio.get_running_loop().call_later(0.2, may_end.set)
+        await node.stop()
+
+    run(life())
+    assert begun.is_set()
+    assert ending(home) is not Ending.CLEAN
+    caplog.clear()  # the error's traceback holds the file
+
+
+def test_a_read_that_never_returns_does_not_keep_a_broker_from_stopping(home: Path) -> None:
+    before = resources()
+    node = new_node(home, penstock_disk_hang_max_ms=100)
+    may_end = threading.Event()
+
+    async def life() -> None:
+        await node.start()
+        assert node._replicas is not None
+        reading = asyncio.get_running_loop().create_task(
+            node._replicas.run_in_thread(lambda: may_end.wait(PATIENCE_S))
+        )
+        await asyncio.sleep(0)
+        try:
+            await asyncio.wait_for(node.stop(), PATIENCE_S / 2)
+        finally:
+            may_end.set()
+            await reading
+
+    run(life())
+    deadline_s = time.monotonic() + PATIENCE_S
+    while resources() - before and time.monotonic() < deadline_s:  # the close goes on in its thread
+        time.sleep(0.01)
 
 
 # Gauges ----------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from penstock.sdk.shelf import Shelf
 from tests.unit.sdk.test_positions import AsyncMachine, SyncMachine, TransactionMachine, World
 
 SEARCH = settings(
-    max_examples=300,
+    max_examples=5000,  # the first that breaks a rule ends the search
     stateful_step_count=40,
     deadline=None,
     phases=[Phase.generate],
