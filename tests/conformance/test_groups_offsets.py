@@ -435,3 +435,23 @@ def test_an_admin_client_lists_describes_moves_and_deletes_groups(
     assert states[group] is ConsumerGroupState.EMPTY
     admin.delete_consumer_groups([group])[group].result()
     assert group not in {g.group_id for g in admin.list_consumer_groups().result().valid}
+
+
+def test_committed_offsets_are_those_that_were_committed_before_on_the_connection(
+    broker: Broker, topic: str
+) -> None:
+    """librdkafka sends both requests at once: the answer must not be older than the commit."""
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": fresh(), "enable.auto.commit": False}
+    )
+    place = confluent_kafka.TopicPartition(topic, 0)
+    consumer.assign([place])
+    try:
+        for offset in range(100):
+            wanted = confluent_kafka.TopicPartition(topic, 0, offset)
+            consumer.commit(
+                offsets=[wanted], asynchronous=offset > 0
+            )  # the first finds the coordinator
+            assert consumer.committed([place], PATIENCE_S)[0].offset == offset
+    finally:
+        consumer.close()
