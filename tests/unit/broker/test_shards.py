@@ -192,3 +192,19 @@ def test_reads_wait_until_what_was_read_back_is_committed(world: ShardWorld) -> 
     assert offset_in(answer) == 2
     assert outcome_of(later) is None
     assert offset_in(world.fetch()) == 2
+
+
+def test_fetch_of_a_tail_that_cannot_be_committed_is_refused_and_kept_by_nobody(
+    world: ShardWorld,
+) -> None:
+    acknowledged(world, 1)
+    world.commit(2)  # in both logs, not committed
+    world.elect(OTHER)
+    world.elect(ME, isr=(ME,))  # too few are in sync: the tail stays uncommitted
+    world.finish_reads()
+    shard = world.opened[-1]
+    assert code_of(world.fetch()) is E.COORDINATOR_NOT_AVAILABLE
+    assert shard.waiting_count == 0
+    world.elect(ME, isr=BOTH)
+    world.finish_reads()
+    assert offset_read(world) == 2
