@@ -441,7 +441,7 @@ def test_committed_offsets_are_those_that_were_committed_before_on_the_connectio
     broker: Broker, topic: str
 ) -> None:
     """librdkafka sends both requests at once: the answer must not be older than the commit."""
-    consumer = confluent_kafka.Consumer(
+    consumer: Any = confluent_kafka.Consumer(
         {"bootstrap.servers": broker.bootstrap, "group.id": fresh(), "enable.auto.commit": False}
     )
     place = confluent_kafka.TopicPartition(topic, 0)
