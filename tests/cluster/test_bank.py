@@ -153,7 +153,7 @@ class ThreeBrokers:
         self._cluster.start(victim)
 
 
-@pytest.fixture(params=["one broker", "three brokers"])
+@pytest.fixture(params=[pytest.param("one broker", marks=pytest.mark.long), "three brokers"])
 def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
     if request.param == "one broker":
         with Server(tmp_path, SETTINGS) as server:

@@ -50,6 +50,7 @@ def run_chaos(
         assert not work.load.errors, work.load.errors[0]
 
 
+@pytest.mark.long
 def test_random_faults_of_processes_break_no_promise(tmp_path: Path, rng: Random) -> None:
     with ClusterOfServers(tmp_path, 3) as cluster:
         run_chaos(cluster, rng)

@@ -120,7 +120,14 @@ def find(whom: str, cluster: ClusterOfServers, etcd: Etcd) -> int:
     return etcd.members.index(etcd.leader()) + 1
 
 
-@pytest.mark.parametrize("whom", ["leader", "controller", "leader of etcd"])
+@pytest.mark.parametrize(
+    "whom",
+    [
+        "leader",
+        pytest.param("controller", marks=pytest.mark.long),
+        pytest.param("leader of etcd", marks=pytest.mark.long),
+    ],
+)
 def test_the_majority_goes_on_when_a_host_is_cut_off(
     on_etcd: ClusterOfServers, etcd: Etcd, network: Network, rng: Random, whom: str
 ) -> None:

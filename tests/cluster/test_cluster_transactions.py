@@ -133,7 +133,9 @@ def pause_and_resume(cluster: ClusterOfServers, victim: int, pause_s: float) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trouble", [kill_and_start, pause_and_resume])
+@pytest.mark.parametrize(
+    "trouble", [pytest.param(kill_and_start, marks=pytest.mark.long), pause_and_resume]
+)
 def test_transactions_are_whole_whoever_is_in_trouble_and_whenever(
     work: Work, cluster: ClusterOfServers, rng: Random, trouble: Trouble
 ) -> None:

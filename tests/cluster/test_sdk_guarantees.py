@@ -133,6 +133,7 @@ def run_through(broker: Broker, tmp_path: Path, produce: str, consume: str, **mo
     return done
 
 
+@pytest.mark.long
 def test_at_most_once_nothing_comes_twice(broker: Broker, tmp_path: Path) -> None:
     done = run_through(broker, tmp_path, "produce_at_most_once", "consume_at_most_once")
     counted = numbers_in(done)

@@ -108,6 +108,7 @@ def letter(name: str, offset: int, value: bytes, kind: str = "ValueError") -> Se
     return Sent(b"k%d" % offset, value, headers=(("own", b"x"), *headers))
 
 
+@pytest.mark.long
 def test_letters_of_the_sdk_go_back_to_their_topics(
     spark: Any, broker: Server, topic: Create, tmp_path: Path
 ) -> None:
