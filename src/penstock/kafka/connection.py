@@ -396,8 +396,8 @@ class Connection:
     async def _part_handled(
         self, api: Api[Any, Any], part: Message, context: Context
     ) -> Message | None:
-        """Once the client is gone, only what it produces is still of use."""
-        if self._stops & _CLOSED and api.key != ApiKey.PRODUCE:
+        """Handle a request, or a part of one, unless the client is gone."""
+        if self._stops & _CLOSED:
             raise HangUp(f"the client of {api.name} is gone")
         return await self._handled(api, part, context)
 

@@ -12,7 +12,7 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from penstock.broker.cluster import Cluster
 from penstock.broker.coordinator import GroupCoordinator
@@ -40,6 +40,7 @@ from penstock.metadata.store import MetadataStore
 from penstock.metadata.values import Endpoint
 from penstock.model.clock import Clock
 from penstock.model.errors import BrokerError, InvalidConfig, StorageFault
+from penstock.model.ids import TopicId
 from penstock.node import descriptors
 from penstock.node.clock import SystemClock
 from penstock.node.gauges import Gauges
@@ -50,6 +51,8 @@ from penstock.storage.directory import DataDirectory
 from penstock.storage.threads import DaemonThreads
 
 _log = logging.getLogger(__name__)
+
+Marks = dict[TopicId, dict[int, int]]  # high watermarks of partitions
 
 _DISK_THREADS: Final = 4  # for cold reads and for what has time
 _SYNC_THREADS: Final = 2  # one for flushes, one for checkpoints
@@ -257,21 +260,20 @@ class Node:
     async def _close_when_flushed(
         self, loop: asyncio.AbstractEventLoop, threads: DaemonThreads
     ) -> None:
-        marks: Any = {}
+        marks: Marks = {}
         if self._replicas is not None:
             await self._replicas.flushes_ended()
             marks = self._replicas.high_watermarks()  # here: topics may still come and go
         await loop.run_in_executor(threads, self._close_directory, marks)
 
-    def _close_directory(self, marks: Any) -> None:
+    def _close_directory(self, marks: Marks) -> None:
         """In a thread, so that a second signal is heard when the disk takes its time. Nobody else
         uses the directory any more."""
         directory, replicas = self._directory, self._replicas
         ended = directory.syncs.waiting("the stop") if directory is not None else None
         for threads in (self._compaction_threads, self._disk_threads, self._sync_threads):
-            threads.shutdown(
-                cancel_futures=threads is not self._sync_threads
-            )  # a fault is noted there
+            # what waits is given up, but for syncs: they note faults
+            threads.shutdown(cancel_futures=threads is not self._sync_threads)
         if ended is not None:
             ended()
         if directory is None:
