@@ -7,8 +7,9 @@ time, and again only when all replicas are in sync: that is what the design prom
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tests.simulation.clients import HOST as CLIENT
-from tests.simulation.clients import Client, move_partition
+from tests.simulation.clients.admin import move_partition
+from tests.simulation.clients.client import HOST as CLIENT
+from tests.simulation.clients.client import Client
 from tests.simulation.machine import Machine
 from tests.simulation.simulation import Simulation
 from tests.simulation.store import HOST as STORE
@@ -202,8 +203,8 @@ class Nemesis:
     def move(self) -> tuple[float, Heal] | None:
         """No fault, but what an operator may do at any time: a partition goes to other brokers."""
         sim, rng = self._sim, self._rng
-        index = rng.randrange(sim.shape.partitions)
+        topic, index = rng.choice(sim.places)
         replicas = rng.sample(list(sim.machines), _REPLICAS)
         client = Client(sim.loop, list(sim.machines), "operator")
-        sim.loop.spawn(move_partition(client, index, replicas), "move")
+        sim.loop.spawn(move_partition(client, topic, index, replicas), "move")
         return 0.0, lambda: None

@@ -55,7 +55,7 @@ class Invariants:
         self._appended: dict[tuple[Place, int], tuple[int, int]] = {}  # who, in each epoch
         self._batches: dict[tuple[Place, int, int], Batch] = {}
         self._ghosts: dict[tuple[int, Place], Ghost] = {}
-        self._topics: dict[Place, str] = {}
+        self._names: dict[bytes, str] = {}  # of topics, by id
         for machine in machines.values():
             machine.on_power_loss = lambda machine=machine: self._power_lost(machine)  # type: ignore[misc]
 
@@ -87,7 +87,6 @@ class Invariants:
             return
         self._seen[key] = state
         if before is None:
-            self._topics[place] = partition.topic.name
             self.mirrors.of(log)
             if place in self.states:
                 self._check_isr(place)
@@ -158,7 +157,7 @@ class Invariants:
 
     def _mirror(self, broker_id: int, place: Place) -> Mirror | None:
         topic_id, index = place
-        path = f"{self._machines[broker_id].directory}/{self._topics[place]}/partition-{index}"
+        path = f"{self._machines[broker_id].directory}/{self._names[topic_id]}/partition-{index}"
         return self.mirrors.at(path, topic_id)
 
     def _check_isr(self, place: Place) -> None:
@@ -212,6 +211,10 @@ class Invariants:
         if decided and not fenced:
             self.fail(f"I7: {decided} were written without the controller's office")
         for change in changes:
+            if change.entry is not None and change.key.startswith("t/"):
+                topic_id = parse_topic_id(decode(change.key, change.entry.value)["id"])
+                self._names[bytes(topic_id)] = change.key[2:]
+        for change in changes:
             if change.entry is None:
                 continue
             if change.key.startswith("p/"):
@@ -233,8 +236,7 @@ class Invariants:
             ):
                 self.fail(f"I4: {key}: {before} -> {state}")
             self.states[place] = state
-            if place in self._topics:
-                self._check_isr(place)
+            self._check_isr(place)
 
     def _registration_changed(self, broker_id: int, key: str, value: bytes) -> None:
         epoch = decode_registration(decode(key, value)).epoch
@@ -257,10 +259,20 @@ class Invariants:
 
     # The end -------------------------------------------------------------------------------------
 
-    def is_settled(self, partitions: int) -> bool:
-        """Every replica is in sync, and knows that it has all there is."""
+    def state(self, topic: str, partition: int) -> PartitionImage:
+        """As the store has it; of the newest topic with that name."""
+        for place, state in reversed(self.states.items()):
+            if place[1] == partition and self._names[place[0]] == topic:
+                return state
+        raise KeyError((topic, partition))
+
+    def name_of(self, place: Place) -> str:
+        return f"{self._names[place[0]]}-{place[1]}"
+
+    def is_settled(self, least: int) -> bool:
+        """There are at least so many partitions, and every replica is in sync and has all records."""
         places = [place for place in self.states if self._exists(place)]
-        if len(places) != partitions:
+        if len(places) < least:
             return False
         return all(map(self._is_settled, places))
 
@@ -294,9 +306,12 @@ class Invariants:
                 return partition
         return None
 
-    def ends(self) -> dict[int, int]:
-        """Of each partition, what is committed."""
-        return {place[1]: _end(batches) for place, batches in self.committed.items()}
+    def ends(self) -> dict[tuple[str, int], int]:
+        """The end of the committed records of each partition; of the newest topic with that name."""
+        return {
+            (self._names[place[0]], place[1]): _end(batches)
+            for place, batches in self.committed.items()
+        }
 
     def judge(self) -> None:
         """Every replica holds all that was ever committed."""

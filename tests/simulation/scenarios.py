@@ -3,7 +3,9 @@
 from collections.abc import Callable
 
 from penstock.metadata.values import PartitionImage
-from tests.simulation.clients import Client, LeaderAcked, Producer, create_topic, delete_topic
+from tests.simulation.clients.admin import create_topic, delete_topic
+from tests.simulation.clients.client import TOPIC, Client
+from tests.simulation.clients.producers import LeaderAcked, Producer
 from tests.simulation.loop import Broken, Stuck
 from tests.simulation.machine import Machine
 from tests.simulation.network import Link
@@ -257,7 +259,7 @@ def a_topic_is_deleted_and_made_again_while_a_broker_is_away(sim: Simulation) ->
     sim.begin()
     away = sim.bystander()
     old = {place[0] for place in sim.invariants.states}
-    writer = Producer(sim.loop, list(sim.machines), "old", 0, History())
+    writer = Producer(sim.loop, list(sim.machines), "old", (TOPIC, 0), History())
     writing = sim.loop.spawn(writer.run(), "old")
     sim.world.run_for(1)
     away.crash()
@@ -278,7 +280,7 @@ def a_topic_is_deleted_and_made_again_while_a_broker_is_away(sim: Simulation) ->
 async def _make_again(sim: Simulation) -> None:
     client = Client(sim.loop, [it.broker_id for it in sim.machines.values() if it.is_up], "admin")
     await delete_topic(client)
-    await create_topic(client, sim.shape.partitions, dict(sim.shape.configs))
+    await create_topic(client, TOPIC, sim.shape.partitions, dict(sim.shape.configs))
 
 
 def everybody_crashes_again_and_again(sim: Simulation) -> Result:
@@ -318,7 +320,7 @@ def _isr(sim: Simulation) -> tuple[int, ...]:
 
 
 def _state(sim: Simulation) -> PartitionImage:
-    return next(iter(sim.invariants.states.values()))
+    return sim.invariants.state(TOPIC, 0)
 
 
 def _leader_but_not_controller(sim: Simulation) -> Machine:

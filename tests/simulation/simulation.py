@@ -3,22 +3,25 @@
 import asyncio
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from penstock.metadata.values import CONTROLLER, decode
 from penstock.records.batch import iter_headers
 from penstock.records.record import decode_records
 from penstock.storage.log import Log
-from tests.simulation.clients import HOST, TOPIC, Producer, Reader, create_topic
+from tests.simulation.clients.admin import create_topic
+from tests.simulation.clients.client import HOST, TOPIC, Client
+from tests.simulation.clients.producers import Producer
 from tests.simulation.invariants import Invariants
 from tests.simulation.loop import EPOCH_S, Broken, SimLoop, World
 from tests.simulation.machine import Machine, simulated
 from tests.simulation.network import Network
 from tests.simulation.store import StoreCore
+from tests.simulation.workloads import KINDS, PRODUCERS, Records, Workload
 from tests.support.checker import History, assert_sound
 
 _FAST: Final = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -31,12 +34,24 @@ SETTINGS: Final = {
 
 
 @dataclass(frozen=True)
+class Topic:
+    """A topic beside the one that every simulated cluster has."""
+
+    name: str
+    partitions: int = 1
+    configs: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
 class Shape:
-    """What the cluster is like."""
+    """The cluster, its topic `t`, further topics, and the workloads besides `records`."""
 
     brokers: int = 3
     partitions: int = 2
     configs: tuple[tuple[str, str], ...] = (("segment.bytes", "4096"),)
+    topics: tuple[Topic, ...] = ()
+    workloads: tuple[str, ...] = ()
+    settings: tuple[tuple[str, str], ...] = ()  # of the brokers, beside SETTINGS
 
 
 @dataclass(frozen=True)
@@ -59,7 +74,12 @@ class Simulation:
         self.history = History()
         self.machines = {
             number: Machine(
-                world, self.network, self.core, number, f"{directory}/{number}", dict(SETTINGS)
+                world,
+                self.network,
+                self.core,
+                number,
+                f"{directory}/{number}",
+                SETTINGS | dict(shape.settings),
             )
             for number in range(1, shape.brokers + 1)
         }
@@ -67,8 +87,7 @@ class Simulation:
         self.loop = SimLoop(world, HOST, self.network)
         self.network.host_of[self.loop] = HOST
         self.producers: list[Producer] = []
-        self.readers: list[Reader] = []
-        self._producing: list[asyncio.Task[None]] = []
+        self.workloads: list[Workload] = []
         world.after_step = self._after_step
         self.core.observe = self.invariants.changed
 
@@ -84,47 +103,43 @@ class Simulation:
         for machine in self.machines.values():
             machine.start()
         self.world.run_until(self.all_up, 60, "brokers start")
-        brokers = list(self.machines)
-        first = Reader(self.loop, brokers, "admin", 0, self.history)
-        made = self.loop.spawn(
-            create_topic(first, self.shape.partitions, dict(self.shape.configs)), "create"
-        )
-        self.world.run_until(made.done, 60, "the topic is made")
-        self.world.run_until(self.is_healthy, 60, "every broker hosts it")
+        shape = self.shape
+        for topic in (Topic(TOPIC, shape.partitions, shape.configs), *shape.topics):
+            client = Client(self.loop, self.brokers, "admin")
+            made = self.loop.spawn(
+                create_topic(client, topic.name, topic.partitions, dict(topic.configs)), "create"
+            )
+            self.world.run_until(made.done, 60, f"topic {topic.name} exists")
+        self.world.run_until(self.is_healthy, 60, "every broker hosts the topics")
 
-    def begin_clients(self, producers: int = 2) -> None:
-        brokers = list(self.machines)
-        for partition in range(self.shape.partitions):
-            for number in range(producers):
-                name = f"p{partition}.{number}"
-                self._run(Producer(self.loop, brokers, name, partition, self.history))
-            self._run(self._reader(f"r{partition}", partition))
+    def begin_clients(self, producers: int = PRODUCERS) -> None:
+        records = Records(self, producers)
+        self.workloads = [records, *(KINDS[name](self) for name in self.shape.workloads)]
+        for workload in self.workloads:
+            workload.begin()
+        self.producers = records.producers
 
-    def _reader(self, name: str, partition: int) -> Reader:
-        reader = Reader(self.loop, list(self.machines), name, partition, self.history)
-        reader.observe = lambda offset: self.invariants.read((reader.topic_id, partition), offset)
-        return reader
-
-    def _run(self, client: Producer | Reader) -> None:
-        task = self.loop.spawn(client.run(), client.name)
-        if isinstance(client, Producer):
-            self.producers.append(client)
-            self._producing.append(task)
-        else:
-            self.readers.append(client)
+    def run_client(self, client: Client, run: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self.loop.spawn(run, client.name)
         task.add_done_callback(lambda done: self._client_ended(done.exception()))
+        return task
 
     def _client_ended(self, error: BaseException | None) -> None:
         if error is not None:
             self.world.failures.append(str(error))
 
+    @property
+    def brokers(self) -> list[int]:
+        return list(self.machines)
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        return [(TOPIC, index) for index in range(self.shape.partitions)]
+
     # Who is who ----------------------------------------------------------------------------------
 
     def leader(self, partition: int = 0) -> Machine:
-        for place, state in self.invariants.states.items():
-            if place[1] == partition:
-                return self.machines[state.leader]
-        raise KeyError(partition)
+        return self.machines[self.invariants.state(TOPIC, partition).leader]
 
     @property
     def controller(self) -> Machine | None:
@@ -137,42 +152,43 @@ class Simulation:
         return next(it for it in self.machines.values() if it not in busy)
 
     def stop_producing(self) -> None:
-        for client in self.producers:
-            client.is_stopping = True
+        for workload in self.workloads:
+            workload.stop()
 
     def all_up(self) -> bool:
         return all(machine.is_up for machine in self.machines.values())
 
     def is_healthy(self) -> bool:
         """Everybody runs, hosts the topic, and every replica is in sync with all that there is."""
-        return self.all_up() and self.invariants.is_settled(self.shape.partitions)
+        return self.all_up() and self.invariants.is_settled(self._least_partitions())
+
+    def _least_partitions(self) -> int:
+        """Of the topics that `begin` creates; brokers create internal topics when they need them."""
+        return self.shape.partitions + sum(topic.partitions for topic in self.shape.topics)
 
     def settle(self) -> None:
         """Faults are over: nothing may be stuck."""
         self.stop_producing()
         self.world.run_until(self.is_healthy, 120, "the cluster recovers")
         self.world.run_until(
-            lambda: all(task.done() for task in self._producing),
+            lambda: all(workload.is_done() for workload in self.workloads),
             60,
-            "producers get their last answers",
+            "clients get their last responses",
         )
         self.world.run_until(self.is_healthy, 120, "the last records are everywhere")
-        ends = self.invariants.ends()
         self.world.run_until(
-            lambda: all(reader.position >= ends[reader.partition] for reader in self.readers),
+            lambda: all(workload.is_caught_up() for workload in self.workloads),
             60,
-            "readers come to the end",
+            "readers read to the end",
         )
-        for reader in self.readers:
-            reader.is_stopping = True
 
     def judge(self) -> Result:
         """The whole history, against what there is in the end."""
         for machine in self.machines.values():
             for partition in machine.partitions:
-                if partition.topic.name == TOPIC:
+                if not partition.topic.name.startswith("__"):
                     log = _contents(partition.log)
-                    place = (TOPIC, partition.index)
+                    place = (partition.topic.name, partition.index)
                     self.history.replicas[machine.host, place] = log
                     if partition.is_leader:
                         self.history.logs[place] = log
@@ -183,12 +199,14 @@ class Simulation:
             assert_sound(self.history)
         except AssertionError as error:
             raise Broken(str(error)) from None
+        for workload in self.workloads:
+            workload.judge()
         world = self.world
         return Result(
             world.trace,
             world.steps,
             world.now_s - EPOCH_S,
-            sum(producer.acked for producer in self.producers),
+            sum(workload.operations for workload in self.workloads),
             len(self.history.seen),
         )
 
@@ -243,7 +261,10 @@ def simulation(seed: int, shape: Shape | None = None) -> Iterator[Simulation]:
 def describe(sim: Simulation) -> str:
     """Where everybody stands, for whoever looks into a history that went wrong."""
     lines = [f"seed {sim.world.seed} at {sim.world.now_s:.3f} after {sim.world.steps} steps"]
-    lines += [f"store: {place[1]} {state}" for place, state in sim.invariants.states.items()]
+    lines += [
+        f"store: {sim.invariants.name_of(place)} {state}"
+        for place, state in sim.invariants.states.items()
+    ]
     for machine in sim.machines.values():
         lines.append(f"{machine.host}: run {machine.runs}, {'up' if machine.is_up else 'down'}")
         for it in machine.partitions:

@@ -1,0 +1,75 @@
+"""Readers: from the start of a partition to its end, without a group."""
+
+from collections.abc import Callable
+
+from penstock.model.errors import BrokerError, ErrorCode
+from penstock.records.batch import iter_headers
+from penstock.records.record import decode_records
+from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tests.simulation.clients.client import TIMEOUT_MS, Client
+from tests.simulation.loop import Broken, SimLoop
+from tests.support.checker import History, Partition, Seen
+
+
+class Reader(Client):
+    """Reads one partition from offset 0 until it is stopped."""
+
+    def __init__(
+        self, loop: SimLoop, brokers: list[int], name: str, place: Partition, history: History
+    ) -> None:
+        super().__init__(loop, brokers, name)
+        self.place = place
+        self.topic, self.partition = place
+        self._history = history
+        self.position = 0
+        self.observe: Callable[[int], None] = lambda _offset: None
+
+    async def run(self) -> None:
+        while not self.is_stopping:
+            if not await self._attempt():
+                await self.recover(self.topic)
+
+    async def _attempt(self) -> bool:
+        try:
+            connection, epoch = await self.leader(self.topic, self.partition)
+            wanted = FetchPartition(
+                partition=self.partition,
+                current_leader_epoch=epoch,
+                fetch_offset=self.position,
+                partition_max_bytes=4096,
+            )
+            topic = FetchTopic(
+                topic=self.topic, topic_id=self.topic_ids[self.topic], partitions=[wanted]
+            )
+            response = await connection.request(
+                FetchRequest(
+                    max_wait_ms=200,
+                    min_bytes=1,
+                    topics=[topic],
+                ),
+                FetchResponse,
+                timeout_ms=TIMEOUT_MS,
+            )
+        except BrokerError:
+            return False
+        if response.error_code or not response.responses:
+            return False
+        data = response.responses[0].partitions[0]
+        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise Broken(f"{self.name} at {self.position} is out of range in epoch {epoch}")
+        if data.error_code:
+            return False
+        if data.records:
+            assert isinstance(data.records, memoryview)
+            self._take(data.records)
+        return True
+
+    def _take(self, data: memoryview) -> None:
+        for start, header in iter_headers(data):
+            for record in decode_records(data[start : start + header.size_bytes]):
+                if record.offset >= self.position:
+                    assert record.value is not None
+                    seen = Seen(self.name, 0, self.place, record.offset, record.value)
+                    self._history.seen.append(seen)
+                    self.position = record.offset + 1
+                    self.observe(record.offset)
