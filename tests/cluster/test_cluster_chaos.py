@@ -4,7 +4,9 @@
 """
 
 import os
+import shutil
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
@@ -13,14 +15,22 @@ import pytest
 
 from tests.support.chaos import Chaos
 from tests.support.checker import summary
-from tests.support.cluster import ClusterOfServers
+from tests.support.cluster import ClusterOfServers, Place
+from tests.support.cluster_disks import faulty_disks
 from tests.support.etcd import Etcd, missing
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.network import Network
 from tests.support.workload import TOPIC, Workload
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(0)]
 
 SLOWER = {"broker.session.timeout.ms": 4000}  # etcd's elections take their time on a busy machine
+SYNCED = {"log.flush.interval.messages": 100}
+BROKERS = (1, 2, 3)
+DESCRIPTORS = 400  # of each broker; a flood has more connections
+needs_prlimit = pytest.mark.skipif(
+    shutil.which("prlimit") is None, reason="prlimit is not installed"
+)
 MINUTES = float(os.environ.get("MINUTES", "0.25"))
 
 
@@ -33,9 +43,10 @@ def run_chaos(
     rng: Random,
     network: Network | None = None,
     etcd: Etcd | None = None,
+    disks: Mapping[int, FaultyDisk] | None = None,
 ) -> None:
     cluster.create_topic(TOPIC, partitions=3)
-    chaos = Chaos(cluster, rng, tell, network, etcd)
+    chaos = Chaos(cluster, rng, tell, network, etcd, disks)
     until_s = time.monotonic() + 60 * MINUTES
     with Workload(cluster, rng, group=True, transactions=True) as work:
         while time.monotonic() < until_s:
@@ -54,6 +65,19 @@ def run_chaos(
 def test_random_faults_of_processes_break_no_promise(tmp_path: Path, rng: Random) -> None:
     with ClusterOfServers(tmp_path, 3) as cluster:
         run_chaos(cluster, rng)
+
+
+@needs_prlimit
+def test_slow_disks_and_too_few_descriptors_break_no_promise(tmp_path: Path, rng: Random) -> None:
+    disks = faulty_disks(tmp_path, BROKERS)
+    with ClusterOfServers(
+        tmp_path,
+        len(BROKERS),
+        SYNCED,
+        places=dict.fromkeys(BROKERS, Place(["prlimit", f"--nofile={DESCRIPTORS}"])),
+        variables={number: disk.variables for number, disk in disks.items()},
+    ) as cluster:
+        run_chaos(cluster, rng, disks=disks)
 
 
 def test_random_faults_of_the_network_break_no_promise(tmp_path: Path, rng: Random) -> None:

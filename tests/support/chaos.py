@@ -1,16 +1,22 @@
 """Faults of a cluster, to be chosen at random: each breaks something and mends it again."""
 
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from random import Random
 from typing import Final
 
 from tests.support.cluster import GROUP, TRANSACTION, ClusterOfServers
 from tests.support.etcd import Etcd, EtcdMember
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.network import Network
+from tests.support.server import until
 from tests.support.workload import GROUP as GROUP_ID
 from tests.support.workload import TOPIC, TRANSACTIONAL_ID
 
+_INTERNAL: Final = ("__consumer_offsets", "__transaction_state")
+_FLOOD: Final = 500  # connections
 _LONGEST_S: Final = 8.0  # four sessions: long enough to be replaced, or not
 
 Fault = Callable[[], None]
@@ -26,12 +32,14 @@ class Chaos:
         tell: Callable[[str], None],
         network: Network | None = None,
         etcd: Etcd | None = None,
+        disks: Mapping[int, FaultyDisk] | None = None,
     ) -> None:
         self._cluster = cluster
         self._rng = rng
         self._tell = tell
         self._network = network
         self._etcd = etcd
+        self._disks = disks or {}
         self._faults: list[Fault] = [
             self.kill,
             self.kill_two,
@@ -39,9 +47,12 @@ class Chaos:
             self.kill_again_while_it_starts,
             self.pause,
             self.restart,
+            self.move_while_too_few_are_in_sync,
         ]
         if network is not None:
             self._faults += [self.isolate, self.cut_two, self.cut_one_way, self.lose]
+        if self._disks:
+            self._faults += [self.slow_disk, self.slow_disk, self.flood, self.flood]
         if etcd is not None:
             self._faults += [self.kill_of_etcd, self.pause_of_etcd, self.kill_with_etcd]
 
@@ -103,6 +114,59 @@ class Chaos:
         self._tell(f"restart {victim}")
         self._cluster.stop(victim)
         self._cluster.start(victim)
+
+    # Coordinators ------------------------------------------------------------------------------
+
+    def move_while_too_few_are_in_sync(self) -> None:
+        """Kill two of three, move a partition to the survivor, start the others, move it back.
+
+        The survivor may lead already: then it leads again, in a new epoch, and reads the same
+        coordinator state once more.
+        """
+        topic, number = self._rng.choice(
+            [(topic, number) for topic in (TOPIC, *_INTERNAL) for number in range(3)]
+        )
+        survivor, *victims = self._rng.sample(list(self._cluster.servers), 3)
+        pause_s = self._rng.uniform(0, 1)
+        self._tell(f"kill {victims}, move {topic}-{number} to {survivor} {pause_s:.1f} s later")
+        self._cluster.kill(*victims)
+        time.sleep(pause_s)
+        self._reassign(topic, number, [survivor])
+        time.sleep(self._some_time_s())
+        for victim in victims:
+            self._cluster.start(victim)
+        self._reassign(topic, number, [survivor, *victims])
+        self._cluster.wait_isr(topic, number)
+
+    def _reassign(self, topic: str, number: int, replicas: list[int]) -> None:
+        """Retry until the controller takes it: the last one may just have been killed."""
+        until(
+            lambda: self._cluster.reassign(topic, number, replicas),
+            f"{topic}-{number} is assigned to {replicas}",
+        )
+
+    # Resources ---------------------------------------------------------------------------------
+
+    def slow_disk(self) -> None:
+        victim, away_s = self._victim(), self._some_time_s()
+        operation, delay_ms = self._rng.choice(["sync", "write"]), self._rng.choice([20, 100, 500])
+        self._tell(f"each {operation} of {victim} takes {delay_ms} ms for {away_s:.1f} s")
+        self._disks[victim].slow_down(operation, "/", delay_ms)
+        time.sleep(away_s)
+        self._disks[victim].heal()
+
+    def flood(self) -> None:
+        """Open more connections than the broker has descriptors."""
+        victim, away_s = self._victim(), self._some_time_s()
+        host, _, port = self._cluster.servers[victim].bootstrap.rpartition(":")
+        self._tell(f"{_FLOOD} connections to {victim} for {away_s:.1f} s")
+        with ExitStack() as opened:
+            for _ in range(_FLOOD):
+                try:
+                    opened.enter_context(socket.create_connection((host, int(port)), 1.0))
+                except OSError:  # its queue of new connections is full
+                    break
+            time.sleep(away_s)
 
     # The network -------------------------------------------------------------------------------
 

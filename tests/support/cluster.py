@@ -10,6 +10,12 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 import confluent_kafka.admin
 
 from penstock.records.batch import BatchHeader, split_batches
+from penstock.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from penstock.wire.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -313,6 +319,18 @@ class ClusterOfServers:
                 or len(partition.isr_nodes) < len(partition.replica_nodes)
             ]
         return found
+
+    def reassign(self, topic: str, partition: int, replicas: list[int]) -> bool:
+        """Ask every broker that answers, until one of them forwards it. Return whether it counts."""
+        wanted = ReassignablePartition(partition_index=partition, replicas=replicas)
+        request = AlterPartitionReassignmentsRequest(
+            timeout_ms=5000, topics=[ReassignableTopic(name=topic, partitions=[wanted])]
+        )
+        for number in self.responsive:
+            found = self.ask(number, request, AlterPartitionReassignmentsResponse, 0)
+            if found is not None and not found.error_code:
+                return not found.responses[0].partitions[0].error_code
+        return False
 
     # Topics ----------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import confluent_kafka
 
 from tests.support import history as clients
 from tests.support.checker import History, Log, Outcome, Partition, Seen, Send
+from tests.support.commit_ledger import CommitLedger
 from tests.support.server import PATIENCE_S, until
 
 _rd: Any = confluent_kafka
@@ -324,9 +325,10 @@ class Member(Worker):
         group: str = "g",
         name: str = "member",
         must_get_all: bool = True,
+        ledger: CommitLedger | None = None,
         **config: object,
     ) -> None:
-        """`must_get_all`: the checker shall ask it of the group."""
+        """`must_get_all`: the checker shall ask it of the group. `ledger`: shared by the group."""
         super().__init__(name)
         self.errors: list[Any] = []
         self.count = 0
@@ -334,6 +336,7 @@ class Member(Worker):
         self.committed = 0  # how many it had read when a commit was last answered
         self._session = 0
         self._history = history
+        self._ledger = ledger or CommitLedger()
         if must_get_all:
             history.groups.setdefault(group, set()).add(name)
         self._consumer = _consumer(
@@ -351,7 +354,21 @@ class Member(Worker):
 
     def _assigned(self, consumer: Any, partitions: Any) -> None:
         self._session += 1
+        self.check_commits([(it.topic, it.partition) for it in partitions])
         consumer.assign(partitions)
+
+    def check_commits(self, partitions: Iterable[Partition]) -> None:
+        """Raise DataError if the coordinator returns less than what it acknowledged before."""
+        expected = self._ledger.before(partitions)
+        wanted = [_rd.TopicPartition(*partition) for partition in expected]
+        try:
+            found = self._consumer.committed(wanted, timeout=_TXN_PATIENCE_S) if wanted else []
+        except _rd.KafkaException as error:  # no answer: the next assignment asks again
+            self.errors.append(error.args[0])
+            return
+        CommitLedger.check(
+            expected, {(it.topic, it.partition): it.offset for it in found if it.error is None}
+        )
 
     def work(self) -> None:
         while not self._ending.is_set():
@@ -368,7 +385,10 @@ class Member(Worker):
 
     def _commit(self) -> None:
         try:
-            self._consumer.commit(asynchronous=False)
+            done = self._consumer.commit(asynchronous=False)
+            self._ledger.note(
+                {(it.topic, it.partition): it.offset for it in done if it.error is None}
+            )
             self.committed = self.count
             self.commits += 1
         except _rd.KafkaException as error:  # what is not committed is read again

@@ -10,6 +10,8 @@ from typing import Final, Self
 
 from tests.support.checker import History, Partition, assert_sound, summary
 from tests.support.cluster import ClusterOfServers
+from tests.support.commit_ledger import CommitLedger
+from tests.support.fencing_load import FencingLoad
 from tests.support.recorders import Load, Member, Readers, TransactionalLoad, read_logs
 from tests.support.server import PATIENCE_S, until, until_data
 
@@ -48,8 +50,9 @@ class Workload:
             padding_bytes=padding_bytes,
         )
         self.reader = Readers(self.history, where, self.partitions)
+        ledger = CommitLedger()
         self.members = [
-            Member(self.history, where, [TOPIC], group=GROUP, name=f"m{number}")
+            Member(self.history, where, [TOPIC], group=GROUP, name=f"m{number}", ledger=ledger)
             for number in range(2 if group else 0)
         ]
         self.transactions = (
@@ -57,11 +60,18 @@ class Workload:
             if transactions
             else None
         )
+        self.fencing = FencingLoad(where) if transactions else None
         self._stack = ExitStack()
         self._is_over = False
 
     def __enter__(self) -> Self:
-        for worker in (self.reader, *self.members, self.load, self.transactions):
+        for worker in (
+            self.reader,
+            *self.members,
+            self.load,
+            self.transactions,
+            self.fencing,
+        ):
             if worker is not None:
                 self._stack.enter_context(worker)
         self.await_progress()
@@ -83,6 +93,8 @@ class Workload:
         self.load.await_all_partitions(time.monotonic_ns())
         if self.transactions is not None:
             self.transactions.await_more(3)
+        if self.fencing is not None:
+            self.fencing.await_more()
         if self.members:
             goal = sum(member.commits for member in self.members) + 3
             until(
@@ -113,6 +125,8 @@ class Workload:
         self.load.end()
         if self.transactions is not None:
             self.transactions.end()
+        if self.fencing is not None:
+            self.fencing.end()
         self.cluster.wait_healthy()
         read_logs(self.history, self.cluster.bootstrap, self.partitions)
         total = sum(map(len, self.history.logs.values()))
