@@ -17,11 +17,12 @@ from tests.simulation.clients.admin import create_topic
 from tests.simulation.clients.client import HOST, TOPIC, Client
 from tests.simulation.clients.producers import Producer
 from tests.simulation.invariants import Invariants
+from tests.simulation.kinds import KINDS
 from tests.simulation.loop import EPOCH_S, Broken, SimLoop, World
 from tests.simulation.machine import Machine, simulated
 from tests.simulation.network import Network
 from tests.simulation.store import StoreCore
-from tests.simulation.workloads import KINDS, PRODUCERS, Records, Workload
+from tests.simulation.workloads import PRODUCERS, Records, Workload
 from tests.support.checker import History, assert_sound
 
 _FAST: Final = "/dev/shm" if Path("/dev/shm").is_dir() else None

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from tests.simulation.clients.client import TOPIC, Client
+from tests.simulation.clients.client import Client
 from tests.simulation.clients.producers import Producer
 from tests.simulation.clients.readers import Reader
 from tests.simulation.invariants import Invariants
@@ -103,8 +103,3 @@ class Records:
     def judge(self) -> None:
         for reader in self.readers:
             reader.is_stopping = True
-
-
-KINDS: Final[dict[str, Callable[[Cluster], Workload]]] = {"records": Records}
-
-__all__ = ["KINDS", "PRODUCERS", "TOPIC", "Cluster", "Records", "Workload"]
