@@ -66,15 +66,16 @@ class Invariants:
     # After a step of a broker --------------------------------------------------------------------
 
     def check(self, loop: SimLoop) -> None:
+        """Look at the partitions that this step has changed."""
+        if not self.mirrors.touched:
+            return
+        touched, self.mirrors.touched = self.mirrors.touched, {}
         machine = self._machines.get(loop.broker_id)
         if machine is None or machine.loop is not loop or machine.node is None:
             return
-        replicas = machine.node.replicas
-        if replicas is not None:
-            for topic in replicas.topics.values():
-                for partition in topic.partitions:
-                    if partition is not None and partition._log is not None:
-                        self._check(machine, partition, partition._log)
+        for partition in touched:
+            if partition._log is not None and _is_hosted(machine, partition):
+                self._check(machine, partition, partition._log)
 
     def _check(self, machine: Machine, partition: Partition, log: Log) -> None:
         place = partition.topic.id, partition.index
@@ -293,7 +294,7 @@ class Invariants:
             return False
         for broker_id in state.replicas:
             hosted = self._hosted(broker_id, place)
-            if hosted is None or hosted.leader_epoch != state.leader_epoch:
+            if hosted is None or hosted.leader_epoch != state.leader_epoch or not hosted.is_open:
                 return False
             if hosted.is_leader != (broker_id == state.leader):
                 return False
@@ -320,6 +321,14 @@ class Invariants:
                 mirror = self._mirror(broker_id, place)
                 if mirror is not None and mirror.log.path and self._exists(place):
                     self._check_complete(f"broker {broker_id}", mirror, committed)
+
+
+def _is_hosted(machine: Machine, partition: Partition) -> bool:
+    topic = partition.topic
+    if machine.node is None or machine.node.replicas is None:
+        return False
+    known = machine.node.replicas.topics_by_id.get(topic.id) is topic
+    return known and topic.partitions[partition.index] is partition
 
 
 def _end(batches: Sequence[Batch]) -> int:

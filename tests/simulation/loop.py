@@ -1,7 +1,7 @@
 """Virtual time, and event loops that share it: one for each simulated process, one callback at a time.
 
-Within a process callbacks run in the order that asyncio promises; which process goes next is the seed's
-choice. Everything that happens goes into a hash: the same seed gives the same trace.
+Within a process, callbacks run in the order that asyncio promises. The seed chooses which process runs next.
+A hash covers every step: the same seed gives the same hash.
 """
 
 import asyncio
@@ -10,66 +10,78 @@ import os
 from asyncio import events
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from hashlib import blake2b
 from itertools import count
 from random import Random
-from select import POLLIN, poll
 from typing import Any, Final, Protocol, TypeVar
 
 T = TypeVar("T")
 
-_STEP_S: Final = 0.000_005  # no work is free: a loop that spins lets time pass
+_STEP_S: Final = 0.000_005  # every callback takes time, so a loop that spins lets time pass
 EPOCH_S: Final = 1000.0
-VERBOSE: Final = bool(os.environ.get("TRACE"))  # tell the story as it happens
+VERBOSE: Final = bool(os.environ.get("TRACE"))  # print the trace as it happens
+_FINISHED_TASKS_MAX: Final = 500  # kept beside the running ones before they are dropped
 
 
 class Stuck(Exception):
-    """Nothing will ever happen again, or not within the time given."""
+    """No event is left, or the awaited state was not reached within its time limit."""
 
 
 class Broken(Exception):
     """An invariant does not hold."""
 
 
-class Dialler(Protocol):
+class ProcessNetwork(Protocol):
     """The network, as a process sees it."""
 
     async def connect(
         self, loop: "SimLoop", factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]: ...
 
+    def is_readable(self, fd: int) -> bool:
+        """Whether a read of the socket returns data or its end."""
+
 
 class World:
-    """All processes, and events of the world outside of them."""
+    """All processes, and the events outside of them."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.rng = Random(seed)
         self.now_s = EPOCH_S
         self.steps = 0
-        self.loops: list[SimLoop] = []  # that run
-        self.dead: list[
-            SimLoop
-        ] = []  # whose tasks nobody finishes; kept, so that nobody collects them
+        self.loops: list[SimLoop] = []  # of running processes
+        self.dead: list[SimLoop] = []  # referenced so that their tasks are not garbage-collected
+        self.ready: list[SimLoop] = []  # running, not paused, and with callbacks to run
         self.failures: list[str] = []
         self.after_step: Callable[[SimLoop], None] = lambda _loop: None
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._timers: list[tuple[float, int, SimLoop | None, Any]] = []
         self._order = count()
+        self._mixed = 0  # hash of the steps since the last note
         self._hash = blake2b(digest_size=8)
 
     @property
     def trace(self) -> str:
-        return self._hash.hexdigest()
+        whole = self._hash.copy()
+        whole.update(b"%d" % self._mixed)
+        return whole.hexdigest()
 
     def note(self, what: str) -> None:
-        """Into the trace."""
+        """Add an entry to the trace."""
         if VERBOSE:
-            print(f"{self.now_s:.6f} {what}")  # noqa: T201 - asked for
-        self._hash.update(b"%.6f %s\n" % (self.now_s, what.encode()))
+            print(f"{self.now_s:.6f} {what}")  # noqa: T201 - requested with TRACE=1
+        self._hash.update(b"%d %.6f %s\n" % (self._mixed, self.now_s, what.encode()))
 
     def call_later(self, delay_s: float, event: Callable[[], None]) -> None:
-        """Outside of all processes: the network, the store, faults."""
-        heapq.heappush(self._events, (self.now_s + delay_s, next(self._order), event))
+        """Schedule an event outside of all processes: of the network, the store or a fault."""
+        heapq.heappush(self._timers, (self.now_s + delay_s, next(self._order), None, event))
+
+    def call_at(self, when_s: float, event: Callable[[], None]) -> None:
+        heapq.heappush(self._timers, (when_s, next(self._order), None, event))
+
+    def add_timer(self, loop: "SimLoop", timer: "SimTimer") -> None:
+        heapq.heappush(self._timers, (timer.when(), next(self._order), loop, timer))
 
     def run_until(self, done: Callable[[], bool], limit_s: float, what: str) -> None:
         end_s = self.now_s + limit_s
@@ -82,58 +94,129 @@ class World:
 
     def run_for(self, seconds: float) -> None:
         end_s = self.now_s + seconds
-        self.call_later(seconds, lambda: None)
-        self.run_until(lambda: self.now_s >= end_s, seconds + 1, "time passes")
+        self.call_at(end_s, lambda: None)
+        while self.now_s < end_s:
+            if self.failures:
+                raise Broken(self.failures[0])
+            self.step()
 
     def step(self) -> None:
-        """One callback of one process, or one event of the world; time passes when there is none."""
-        ready = [loop for loop in self.loops if loop.is_ready]
+        """Run one callback of one process, or advance the time if no process is ready."""
+        ready = self.ready
         if not ready:
             self._advance()
             return
-        loop = ready[0] if len(ready) == 1 else ready[int(self.rng.random() * len(ready))]
+        count = len(ready)
+        index = 0 if count == 1 else int(self.rng.random() * count)
+        loop = ready[index]
         self.steps += 1
-        self.now_s += _STEP_S
-        self._hash.update(b"%.6f %d %d;" % (self.now_s, loop.number, loop.backlog))
+        now_s = self.now_s = self.now_s + _STEP_S
+        self._mixed = hash((self._mixed, now_s, loop.number, loop.backlog))
+        if loop.backlog == 1:
+            del ready[index]  # `call_soon` adds it again
         loop.run_one()
         self.after_step(loop)
-        if self._events and self._events[0][0] <= self.now_s:
+        timers = self._timers
+        if timers and timers[0][0] <= now_s:
             self._advance()
 
     def _advance(self) -> None:
-        times = [loop.next_timer_s for loop in self.loops if not loop.is_paused]
-        if self._events:
-            times.append(self._events[0][0])
-        next_s = min(times, default=float("inf"))
-        if next_s == float("inf"):
-            raise Stuck("nothing is ready, and nothing ever will be")
-        self.now_s = max(self.now_s, next_s)
-        for loop in self.loops:
-            if not loop.is_paused:
-                loop.wake_due()
-        while self._events and self._events[0][0] <= self.now_s:
-            _, _, event = heapq.heappop(self._events)
-            event()
+        """Move the time to the next timer or event, and run all that are due."""
+        timers = self._timers
+        while timers and timers[0][2] is not None and _is_void(timers[0][2], timers[0][3]):
+            heapq.heappop(timers)
+        if not timers:
+            raise Stuck("no process is ready, and no event is scheduled")
+        now_s = self.now_s = max(self.now_s, timers[0][0])
+        while timers and timers[0][0] <= now_s:
+            _, _, loop, due = heapq.heappop(timers)
+            if loop is None:
+                due()
+            elif not _is_void(loop, due):
+                loop.timer_due(due)
 
     def finish(self) -> None:
-        """Every task of every process is ended, so that none is left to complain."""
+        """End all tasks of all processes, so that asyncio complains about none of them."""
         for loop in [*self.loops, *self.dead]:
             loop.drain()
         self.loops.clear()
         self.dead.clear()
+        self.ready.clear()
+        self._timers.clear()
+
+
+def _is_void(loop: "SimLoop", timer: asyncio.Handle) -> bool:
+    return loop.is_killed or timer.cancelled()
+
+
+class SimHandle(asyncio.Handle):
+    """Handle without asyncio's debug mode, which costs two calls for each callback."""
+
+    __slots__ = ()
+
+    _cancelled: bool
+
+    def __init__(
+        self, callback: Any, args: tuple[Any, ...], loop: "SimLoop", context: Context | None
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback, self._args = _nothing, ()
+
+
+class SimTimer(asyncio.TimerHandle):
+    __slots__ = ()
+
+    _cancelled: bool
+
+    def __init__(
+        self,
+        when_s: float,
+        callback: Any,
+        args: tuple[Any, ...],
+        loop: "SimLoop",
+        context: Context | None,
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._when = when_s
+        self._scheduled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback, self._args = _nothing, ()
+
+
+def _nothing() -> None:
+    """The callback of a cancelled handle."""
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """The event loop of one process. It runs when the world says so; `kill` ends it as SIGKILL would."""
+    """The event loop of one process. The world runs its callbacks; `kill` ends it like SIGKILL."""
 
-    _ready: deque[asyncio.Handle]
-    _scheduled: list[asyncio.TimerHandle]
+    _ready: deque[Any]  # SimHandle or SimTimer
 
     def __init__(
-        self, world: World, name: str, network: Dialler | None = None, *, broker_id: int = 0
+        self,
+        world: World,
+        name: str,
+        network: ProcessNetwork | None = None,
+        *,
+        broker_id: int = 0,
     ) -> None:
         super().__init__()
-        self.broker_id = broker_id  # 0: none runs in it
+        self.broker_id = broker_id  # 0: the process is no broker
         self.world = world
         self.name = name
         self.number = len(world.loops) + len(world.dead)
@@ -142,68 +225,74 @@ class SimLoop(asyncio.BaseEventLoop):
         self.network = network
         self._readers: dict[int, tuple[Callable[..., object], tuple[Any, ...]]] = {}
         self._writers: dict[int, tuple[Callable[..., object], tuple[Any, ...]]] = {}
-        self._tasks: dict[asyncio.Task[Any], None] = {}
-        self._unfinished: deque[asyncio.Handle] = deque()  # when it was killed
-        self.set_task_factory(_factory)
-        self.set_exception_handler(_complain)
+        self._readable: set[int] = set()  # descriptors whose reader is about to run
+        self._running: dict[asyncio.Task[Any], None] = {}  # and some that are done
+        self._running_max = _FINISHED_TASKS_MAX
+        self._unfinished: deque[Any] = deque()  # callbacks left when it was killed
+        self.set_exception_handler(_note_failure)
         world.loops.append(self)
 
     # What the world does with it ---------------------------------------------------------------
 
     @property
-    def is_ready(self) -> bool:
-        return bool(self._ready) and not self.is_paused
-
-    @property
     def backlog(self) -> int:
         return len(self._ready)
 
-    @property
-    def next_timer_s(self) -> float:
-        scheduled = self._scheduled
-        while scheduled and scheduled[0].cancelled():
-            heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined] # as BaseEventLoop does
-        return scheduled[0].when() if scheduled else float("inf")
-
-    def wake_due(self) -> None:
-        now_s = self.world.now_s
-        while self.next_timer_s <= now_s:
-            handle = heapq.heappop(self._scheduled)
-            handle._scheduled = False  # type: ignore[attr-defined] # as BaseEventLoop does
-            self._ready.append(handle)
-
     def run_one(self) -> None:
         handle = self._ready.popleft()
-        if handle.cancelled():
+        if handle._cancelled:
             return
         events._set_running_loop(self)
         try:
-            handle._run()
+            handle._context.run(handle._callback, *handle._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - as Handle._run does
+            message = f"a callback failed: {handle._callback!r}"
+            self.call_exception_handler({"message": message, "exception": error})
         finally:
             events._set_running_loop(None)
 
+    def timer_due(self, timer: asyncio.Handle) -> None:
+        self._enqueue(timer)
+
+    def _enqueue(self, handle: asyncio.Handle) -> None:
+        ready = self._ready
+        if not ready and not self.is_paused:
+            self.world.ready.append(self)
+        ready.append(handle)
+
     def kill(self) -> None:
-        """Nothing of it runs any more: no callback, no `finally`."""
+        """End the process: no callback and no `finally` runs any more."""
         self.is_killed = True
+        self._leave_ready()
         self._unfinished, self._ready = self._ready, deque()
-        self._scheduled.clear()
         self._readers.clear()
+        self._writers.clear()
         self.world.loops.remove(self)
         self.world.dead.append(self)
 
     def pause(self) -> None:
         self.is_paused = True
+        self._leave_ready()
 
     def resume(self) -> None:
-        self.is_paused = False
+        if self.is_paused:
+            self.is_paused = False
+            if self._ready:
+                self.world.ready.append(self)
+
+    def _leave_ready(self) -> None:
+        if self in self.world.ready:
+            self.world.ready.remove(self)
 
     def drain(self) -> None:
-        """Only when all is over: every task is cancelled and ends, whatever it does in the end."""
+        """Cancel all tasks and run them to their end, after the history is over."""
         self.is_killed = False
         self._ready.extendleft(reversed(self._unfinished))
         self.set_exception_handler(lambda _loop, _context: None)
         for _ in range(20):
-            running = [task for task in self._tasks if not task.done()]
+            running = [task for task in self._running if not task.done()]
             if not running:
                 break
             for task in running:
@@ -212,46 +301,65 @@ class SimLoop(asyncio.BaseEventLoop):
                 if not self._ready:
                     break
                 self.run_one()
-        for task in self._tasks:
+        for task in self._running:
             if task.done() and not task.cancelled():
-                task.exception()  # seen
-            task._log_destroy_pending = False  # type: ignore[attr-defined] # it waits for what never comes
+                task.exception()  # mark it as retrieved
+            task._log_destroy_pending = False  # type: ignore[attr-defined] # its awaited future never completes
         self.is_killed = True
         self._ready.clear()
-        self._scheduled.clear()
-        self._tasks.clear()
+        self._running.clear()
         self.close()
 
     def spawn(self, coroutine: Any, name: str) -> asyncio.Task[Any]:
-        """Runs it in this process."""
+        """Start a task in this process."""
         events._set_running_loop(self)
         try:
             return self.create_task(coroutine, name=name)
         finally:
             events._set_running_loop(None)
 
-    # What BaseEventLoop asks for ---------------------------------------------------------------
+    # The interface of BaseEventLoop ------------------------------------------------------------
 
     def time(self) -> float:
         return self.world.now_s
 
-    def _call_soon(self, *args: Any) -> asyncio.Handle:
-        handle: asyncio.Handle = super()._call_soon(*args)  # type: ignore[misc] # not in typeshed
-        if self.is_killed:
-            self._ready.clear()
+    def call_soon(  # type: ignore[override] # without the types of arguments
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = SimHandle(callback, args, self, context)
+        if not self.is_killed:
+            self._enqueue(handle)
         return handle
 
-    def call_soon_threadsafe(self, *args: Any, **more: Any) -> asyncio.Handle:  # type: ignore[override] # only what is used here
-        return self.call_soon(*args, **more)
+    def call_soon_threadsafe(  # type: ignore[override] # without the types of arguments
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Cancelled timers go when their time has come."""
+    def call_later(  # type: ignore[override] # without the types of arguments
+        self, delay: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.world.now_s + delay, callback, *args, context=context)
 
-    def _write_to_self(self) -> None:
-        """No thread waits for anything."""
+    def call_at(  # type: ignore[override] # without the types of arguments
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = SimTimer(when, callback, args, self, context)
+        if not self.is_killed:
+            self.world.add_timer(self, timer)
+        return timer
 
-    def run_in_executor(self, *args: Any) -> Any:  # type: ignore[override] # only what is used here
-        """In a thread that takes its time, and that ends with the process."""
+    def create_task(self, coro: Any, *, name: Any = None, context: Any = None) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
+        running = self._running
+        running[task] = None
+        if len(running) > self._running_max:
+            self._running = {it: None for it in running if not it.done()}
+            self._running_max = len(self._running) + _FINISHED_TASKS_MAX
+        return task
+
+    def run_in_executor(self, *args: Any) -> Any:  # type: ignore[override] # only this form is used
+        """Run the function after the delay of a thread. It never runs after the end of the process."""
         _executor, func, *rest = args
         future = self.create_future()
         self.call_later(self.world.rng.uniform(0.000_1, 0.003), self._work, future, func, rest)
@@ -262,7 +370,7 @@ class SimLoop(asyncio.BaseEventLoop):
             return
         try:
             result = func(*args)
-        except Exception as error:  # noqa: BLE001 - whoever waits gets it
+        except Exception as error:  # noqa: BLE001 - the caller of `run_in_executor` receives it
             self.call_later(0.000_05, _fail, future, error)
         else:
             self.call_later(0.000_05, _finish, future, result)
@@ -274,15 +382,17 @@ class SimLoop(asyncio.BaseEventLoop):
 
     # Sockets -----------------------------------------------------------------------------------
 
-    def add_reader(self, *args: Any) -> None:  # type: ignore[override] # only what is used here
+    def add_reader(self, *args: Any) -> None:  # type: ignore[override] # only this form is used
         fd, callback, *rest = args
         self._readers[fd] = (callback, tuple(rest))
-        self.readable(fd)
+        assert self.network is not None
+        if self.network.is_readable(fd):
+            self.readable(fd)
 
     def remove_reader(self, fd: Any) -> bool:
         return self._readers.pop(fd, None) is not None
 
-    def add_writer(self, *args: Any) -> None:  # type: ignore[override] # only what is used here
+    def add_writer(self, *args: Any) -> None:  # type: ignore[override] # only this form is used
         fd, callback, *rest = args
         self._writers[fd] = (callback, tuple(rest))
 
@@ -290,19 +400,21 @@ class SimLoop(asyncio.BaseEventLoop):
         return self._writers.pop(fd, None) is not None
 
     def readable(self, fd: int) -> None:
-        """There may be something to read, or an end."""
-        if fd in self._readers and not self.is_killed:
+        """Run the reader of the descriptor soon: data or the end has arrived."""
+        if fd in self._readers and fd not in self._readable:
+            self._readable.add(fd)
             self.call_soon(self._read, fd)
 
     def writable(self, fd: int) -> None:
-        if fd in self._writers and not self.is_killed:
+        if fd in self._writers:
             self.call_soon(self._write, fd)
 
     def _read(self, fd: int) -> None:
+        self._readable.discard(fd)
         reader = self._readers.get(fd)
         if reader is not None:
             reader[0](*reader[1])
-            if fd in self._readers and _has_more(fd):
+            if fd in self._readers and self.network.is_readable(fd):  # type: ignore[union-attr] # it has a socket
                 self.readable(fd)
 
     def _write(self, fd: int) -> None:
@@ -311,21 +423,7 @@ class SimLoop(asyncio.BaseEventLoop):
             writer[0](*writer[1])
 
 
-def _has_more(fd: int) -> bool:
-    """As `select` says it, which knows no descriptor beyond 1023."""
-    asked = poll()
-    asked.register(fd, POLLIN)
-    return bool(asked.poll(0))
-
-
-def _factory(loop: Any, coroutine: Any, **more: Any) -> asyncio.Task[Any]:
-    task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **more)
-    loop._tasks[task] = None
-    task.add_done_callback(lambda done: loop._tasks.pop(done, None))
-    return task
-
-
-def _complain(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _note_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     assert isinstance(loop, SimLoop)
     error = context.get("exception")
     loop.world.failures.append(f"{loop.name}: {context.get('message')}: {error!r}")

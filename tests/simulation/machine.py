@@ -235,7 +235,7 @@ class SimDoor:
         del self._connections[connection]
 
     def _accept(self, sock: WireSocket) -> None:
-        connection = Connection(sock, cast(Listener, self), self._loop, "peer")
+        connection = Connection(cast(Any, sock), cast(Listener, self), self._loop, "peer")
         self._connections[connection] = None
 
 
@@ -304,6 +304,7 @@ def simulated(world: World, machines: dict[str, Machine]) -> Iterator[None]:
     def some_bytes(size: int) -> bytes:
         return world.rng.randbytes(size)
 
+    network = next(iter(machines.values())).network
     with (
         mock.patch("penstock.node.node.DataDirectory", directory),
         mock.patch("penstock.broker.session.Keeper", SimKeeper),
@@ -311,6 +312,7 @@ def simulated(world: World, machines: dict[str, Machine]) -> Iterator[None]:
         mock.patch("penstock.broker.waiters.set", OrderedSet, create=True),
         mock.patch("penstock.node.tasks.set", OrderedSet, create=True),
         mock.patch.object(os, "urandom", some_bytes),
+        mock.patch.object(os, "sendfile", network.send_file),
         mock.patch.object(random, "_urandom", some_bytes),
     ):
         yield

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from unittest import mock
 
+from penstock.broker.partition import Partition
 from penstock.model.ids import TopicId
 from penstock.records.batch import iter_headers, parse_header
 from penstock.storage.appending import GrowingLog
@@ -12,6 +13,7 @@ from penstock.storage.directory import DataDirectory
 from penstock.storage.log import Appended, Log
 
 Place = tuple[bytes, int]  # topic id and partition
+_CHECKED: Final = ("is_leader", "leader_epoch", "high_watermark", "_log")  # and the log's end
 
 
 class Batch(NamedTuple):
@@ -50,6 +52,8 @@ class Mirrors:
         self._known: dict[tuple[str, bytes], Mirror] = {}  # by path and topic id
         self.entered: Callable[[Log, Batch, bool], None] = lambda _log, _batch, _led: None
         self.differs: Callable[[str], None] = lambda _what: None
+        self.touched: dict[Partition, None] = {}  # by the current step
+        self._owners: dict[Log, Partition] = {}
 
     def of(self, log: Log) -> Mirror:
         key = log.path, bytes(log.topic_id)
@@ -123,6 +127,7 @@ class Mirrors:
             mirror.batches.clear()
 
         with ExitStack() as stack:
+            stack.enter_context(self._noticing_changes())
             for owner, name, replacement in (
                 (GrowingLog, "append_as_leader", append_as_leader),
                 (GrowingLog, "append_run", append_run),
@@ -132,6 +137,28 @@ class Mirrors:
                 (DataDirectory, "give_up", give_up),
             ):
                 stack.enter_context(mock.patch.object(owner, name, replacement))
+            yield
+
+    @contextmanager
+    def _noticing_changes(self) -> Iterator[None]:
+        """Note in `touched` which partitions change, so that no step looks at all of them."""
+
+        def set_of_partition(partition: Partition, name: str, value: Any) -> None:
+            object.__setattr__(partition, name, value)
+            if name in _CHECKED:
+                self.touched[partition] = None
+                if name == "_log" and value is not None:
+                    self._owners[value] = partition
+
+        def set_of_log(log: Log, name: str, value: Any) -> None:
+            object.__setattr__(log, name, value)
+            if name == "next_offset" and log in self._owners:
+                self.touched[self._owners[log]] = None
+
+        with (
+            mock.patch.object(Partition, "__setattr__", set_of_partition, create=True),
+            mock.patch.object(Log, "__setattr__", set_of_log, create=True),
+        ):
             yield
 
 

@@ -1,21 +1,26 @@
 """The network between processes: bytes arrive late, in order within a connection, or not until a cut is healed.
 
-A server's side of a connection is a real socket, so that the broker's own code serves it; the other end of
-that socket is the wire. A client's side is a transport. What a cut holds back arrives when it is healed, as
-TCP sends again; a machine without power says nothing, and answers with a reset once it is back.
+The server's side of a connection is an object with the socket methods that the broker's own code calls. The
+client's side is a transport. What a cut holds back arrives when it is healed, as TCP sends again. A machine
+without power sends nothing, and responds with a reset once it is back.
 """
 
 import asyncio
+import errno
+import os
 import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from typing import Any, Final
 
 from tests.simulation.loop import SimLoop, World
 
 Address = tuple[str, int]
 
-_BUFFER_BYTES: Final = 4 << 20
+_UNDELIVERED_MAX_BYTES: Final = 64 << 10  # of a server's side; then its peer takes no more
+_FIRST_FD: Final = 1 << 30  # no descriptor of the real process is so large
 
 
 @dataclass
@@ -29,26 +34,111 @@ class Door:
     waiting: list["Link"] = field(default_factory=list)
 
 
-class WireSocket(socket.socket):
-    """A server's side. It tells the network when there may be something to carry."""
+class WireSocket:
+    """The server's side of a connection: a non-blocking socket, as far as the broker uses one."""
 
-    link: "Link | None" = None
+    def __init__(self, link: "Link", fd: int) -> None:
+        self._link = link
+        self._fd = fd
+        self._arrived = bytearray()
+        self._is_ended = False
+        self._unsent: list[bytes] = []  # by this step
+        self._undelivered_bytes = 0
+        self._is_blocked = False
 
-    def send(self, data: Any, flags: int = 0, /) -> int:
-        self._touch()
-        return super().send(data, flags)
+    # What the broker calls
 
-    def fileno(self) -> int:  # sendfile asks for it
-        self._touch()
-        return super().fileno()
+    def fileno(self) -> int:
+        return self._fd
+
+    def recv_into(self, buffer: memoryview) -> int:
+        arrived = self._arrived
+        self._check_readable()
+        size = min(len(buffer), len(arrived))
+        buffer[:size] = arrived[:size]
+        del arrived[:size]
+        return size
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        self._check_readable()
+        data = bytes(self._arrived[:size])
+        if not flags & socket.MSG_PEEK:
+            del self._arrived[:size]
+        return data
+
+    def send(self, data: Any, _flags: int = 0) -> int:
+        room = self.room_bytes()
+        size = len(data)
+        if size > room:
+            data, size = data[:room], room
+        self._undelivered_bytes += size
+        self._unsent.append(bytes(data))
+        self._link.network.touched[self._link] = None
+        return size
+
+    def send_file(self, fd: int, position: int, size: int) -> int:
+        """As os.sendfile to this socket."""
+        data = os.pread(fd, min(size, self.room_bytes()), position)
+        return self.send(data) if data else 0
 
     def close(self) -> None:
-        self._touch()
-        super().close()
+        if self._fd >= 0:
+            self.discard()
+            self._link.network.touched[self._link] = None
 
-    def _touch(self) -> None:
-        if self.link is not None:
-            self.link.network.touched[self.link] = None
+    def room_bytes(self) -> int:
+        if self._link.is_over or self._fd < 0:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+        room = _UNDELIVERED_MAX_BYTES - self._undelivered_bytes
+        if room <= 0:
+            self._is_blocked = True
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return room
+
+    def _check_readable(self) -> None:
+        if not self._arrived and not self._is_ended:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    # What the network does with it
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._unsent)
+
+    @property
+    def is_readable(self) -> bool:
+        return bool(self._arrived) or self._is_ended
+
+    @property
+    def is_closed(self) -> bool:
+        return self._fd < 0
+
+    def discard(self) -> None:
+        """Close it without telling the peer."""
+        self._link.network.sockets.pop(self._fd, None)
+        self._fd = -1
+
+    def receive(self, data: bytes) -> None:
+        if self._fd >= 0:
+            self._arrived += data
+            self._link.server.readable(self._fd)
+
+    def end(self) -> None:
+        """No more data arrives."""
+        self._is_ended = True
+        if self._fd >= 0:
+            self._link.server.readable(self._fd)
+
+    def take_unsent(self) -> bytes:
+        data = self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent)
+        self._unsent.clear()
+        return data
+
+    def delivered(self, size: int) -> None:
+        self._undelivered_bytes -= size
+        if self._is_blocked and self._fd >= 0:
+            self._is_blocked = False
+            self._link.server.writable(self._fd)
 
 
 class Link:
@@ -63,14 +153,7 @@ class Link:
         self.server = door.loop
         self.protocol: asyncio.BaseProtocol | None = None
         self.transport: WireTransport | None = None
-        near, self.far = socket.socketpair()
-        for end in (near, self.far):
-            end.setblocking(False)
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
-        self.near = WireSocket(fileno=near.detach())
-        self.near.setblocking(False)
-        self.near_fd = socket.socket.fileno(self.near)
-        self.near.link = self
+        self.near = WireSocket(self, network.new_fd())
         self.is_over = False
         self.outlives_power = False  # what is on its way still arrives, and no reset comes
         self.held: list[tuple[bool, bytes | None]] = []  # by a cut, in order
@@ -82,21 +165,21 @@ class Link:
         network = self.network
         if self.is_over:
             return
-        if any(it[0] is forth for it in self.held) or network.is_cut(*self._ends(forth)):
+        if any(it[0] is forth for it in self.held) or self._is_cut(forth):
             self.held.append((forth, data))
             return
         arrives_s = max(self._free_s[forth], network.world.now_s + network.delay_s())
         self._free_s[forth] = arrives_s
-        network.world.call_later(arrives_s - network.world.now_s, lambda: self._arrive(forth, data))
+        network.world.call_at(arrives_s, partial(self._arrive, forth, data))
 
-    def _ends(self, forth: bool) -> tuple[str, str]:
+    def _is_cut(self, forth: bool) -> bool:
         ends = self.client_host, self.server_host
-        return ends if forth else ends[::-1]
+        return self.network.is_cut(*(ends if forth else ends[::-1]))
 
     def _arrive(self, forth: bool, data: bytes | None) -> None:
         if self.is_over:
             return
-        if self.network.is_cut(*self._ends(forth)):
+        if self._is_cut(forth):
             self.held.append((forth, data))
             return
         if data is None:
@@ -107,36 +190,24 @@ class Link:
             self.client.call_soon(self._to_client, data)
 
     def _to_server(self, data: bytes) -> None:
-        if self.server.is_killed:
-            return
-        try:
-            sent = self.far.send(data)
-        except BrokenPipeError:  # it has hung up; that is on its way to us
-            return
-        assert sent == len(data), "the buffers are large enough"
-        self.server.readable(self.near_fd)
+        if not self.server.is_killed:
+            self.near.receive(data)
 
     def _to_client(self, data: bytes) -> None:
+        self.near.delivered(len(data))
         if self.transport is not None and not self.transport.is_closing():
             assert self.protocol is not None
             _receive(self.protocol, data)
 
     def collect(self) -> None:
-        """What the server has written goes on its way."""
-        while not self.is_over:
-            try:
-                data = self.far.recv(1 << 20)
-            except BlockingIOError:
-                self.server.writable(self.near_fd)
-                return
-            except OSError:
-                data = b""
-            self.carry(False, data or None)
-            if not data:
-                return
+        """Carry what the server has written in this step, and its end."""
+        if self.near.has_unsent:
+            self.carry(False, self.near.take_unsent())
+        if self.near.is_closed:
+            self.carry(False, None)
 
     def force(self) -> None:
-        """What a cut holds back towards the server arrives now, cut or not."""
+        """Deliver what a cut holds back towards the server, cut or not."""
         held, self.held = self.held, []
         for forth, data in held:
             if forth and data is not None:
@@ -153,11 +224,10 @@ class Link:
             return
         self.is_over = True
         self.network.links.pop(self, None)
-        self.far.close()
-        if not self.server.is_killed:
-            self.server.readable(self.near_fd)
-        elif socket.socket.fileno(self.near) >= 0:
-            socket.socket.close(self.near)
+        if self.server.is_killed:
+            self.near.discard()
+        else:
+            self.near.end()
         if self.transport is not None:
             self.transport.lost()
 
@@ -214,21 +284,34 @@ class Network:
         self.world = world
         self.doors: dict[Address, Door] = {}
         self.links: dict[Link, None] = {}
-        self._ever: list[Link] = []
+        self.sockets: dict[int, WireSocket] = {}
+        self._fds = count(_FIRST_FD)
         self.touched: dict[Link, None] = {}
         self.dark: set[str] = set()  # hosts without power
         self._cuts: dict[tuple[str, str], int] = {}  # from, to: how many cuts there are
         self.host_of: dict[SimLoop, str] = {}
 
     def delay_s(self) -> float:
-        rng = self.world.rng
-        if rng.random() < 0.01:
-            return rng.uniform(0.01, 0.2)
-        return rng.uniform(0.000_1, 0.002)
+        """One in a hundred takes 10 to 200 ms, all others 0.1 to 2 ms."""
+        chosen = self.world.rng.random()
+        return 0.01 + chosen * 19 if chosen < 0.01 else 0.000_1 + chosen * 0.001_9
+
+    def new_fd(self) -> int:
+        return next(self._fds)
+
+    def is_readable(self, fd: int) -> bool:
+        known = self.sockets.get(fd)
+        return known is not None and known.is_readable
+
+    def send_file(self, out_fd: int, in_fd: int, position: int, size: int) -> int:
+        """As os.sendfile."""
+        return self.sockets[out_fd].send_file(in_fd, position, size)
 
     # Cuts
 
     def is_cut(self, source: str, target: str) -> bool:
+        if not self._cuts and not self.dark:  # most of the time
+            return False
         return (source, target) in self._cuts or source in self.dark or target in self.dark
 
     def cut(self, pairs: Iterable[tuple[str, str]]) -> Callable[[], None]:
@@ -246,13 +329,6 @@ class Network:
                 link.healed()
 
         return heal
-
-    def finish(self) -> None:
-        for link in self._ever:
-            link.is_over = True
-            link.near.link = None
-            link.near.close()
-            link.far.close()
 
     def after_step(self) -> None:
         while self.touched:
@@ -283,8 +359,8 @@ class Network:
         for address in [it for it, door in self.doors.items() if door.loop is loop]:
             del self.doors[address]
         for link in [it for it in self.links if loop in (it.client, it.server)]:
-            if link.server is loop and socket.socket.fileno(link.near) >= 0:
-                socket.socket.close(link.near)
+            if link.server is loop:
+                link.near.discard()
             if not silently:
                 link.carry(link.client is loop, None)
 
@@ -311,7 +387,7 @@ class Network:
             raise ConnectionRefusedError(111, "Connection refused")
         link = Link(self, loop, here, door)
         self.links[link] = None
-        self._ever.append(link)
+        self.sockets[link.near.fileno()] = link.near
         protocol = factory()
         assert isinstance(protocol, asyncio.BaseProtocol)
         link.protocol = protocol

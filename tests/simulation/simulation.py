@@ -216,7 +216,6 @@ class Simulation:
             if machine.node is not None:
                 machine.node.let_go_of_lock()
         self.world.finish()
-        self.network.finish()
 
 
 def _contents(log: Log) -> list[tuple[int, bytes]]:
