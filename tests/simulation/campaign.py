@@ -1,0 +1,128 @@
+"""Plants each bug of the catalogue and looks for it with histories: `python -m tests.simulation.campaign`.
+
+SEEDS=30 histories for each bug at most, from seed FIRST=1 on; PROCESSES=2 bugs at a time; BUG=name,name or
+AREA=storage only some. First a run without a bug, which must find nothing.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from multiprocessing import get_context
+from typing import Any, Final, NamedTuple
+
+from tests.simulation.catalogue import BY_NAME, CATALOGUE
+from tests.simulation.histories import run_history
+from tests.simulation.loop import Broken, Stuck
+from tests.simulation.planted.probe import Probe
+
+NO_BUG: Final = "(none)"
+_HISTORY_CPU_S: Final = 120  # a bug may keep a broker busy for ever
+_MESSAGE_CHARS: Final = 110
+
+
+class Found(NamedTuple):
+    """What the histories said to one bug."""
+
+    bug: str
+    seed: int | None  # of the first history that noticed it
+    histories: int
+    calls: int
+    deviations: int
+    cpu_s: float
+    message: str
+
+    @property
+    def verdict(self) -> str:
+        if self.seed is not None:
+            return f"seed {self.seed}"
+        return "not found" if self.calls else "not reached"
+
+
+class TooLong(BaseException):
+    """A history took too much CPU time. The product does not catch it."""
+
+
+def search(bug: str, seeds: range) -> Found:
+    """Run one history after the other with the bug, until one of them notices it."""
+    begun_s = time.process_time()
+    planted = nullcontext(Probe()) if bug == NO_BUG else BY_NAME[bug].plant()
+    seed, message, count = None, "", 0
+    with planted as probe:
+        for seed_now in seeds:
+            count += 1
+            message = _complaint(seed_now)
+            if message:
+                seed = seed_now
+                break
+    cpu_s = time.process_time() - begun_s
+    return Found(bug, seed, count, probe.calls, probe.deviations, cpu_s, message)
+
+
+def _complaint(seed: int) -> str:
+    """What a history finds wrong; nothing if it is sound."""
+    try:
+        with _limited():
+            run_history(seed)
+    except (Broken, Stuck) as error:
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    except TooLong:
+        return f"TooLong: more than {_HISTORY_CPU_S} s of CPU time"
+    return ""
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    def end(_number: int, _frame: Any) -> None:
+        raise TooLong
+
+    before = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, _HISTORY_CPU_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def _search(task: tuple[str, range]) -> Found:
+    return search(*task)
+
+
+def main() -> int:
+    """End with 1 if the run without a bug found something."""
+    first, count = int(os.environ.get("FIRST") or 1), int(os.environ.get("SEEDS") or 30)
+    tasks = [(bug, range(first, first + count)) for bug in _chosen()]
+    _say(f"{'bug':42} {'found':12} {'calls':>8} {'deviations':>10} {'cpu-s':>6}  message")
+    found: list[Found] = []
+    with get_context("fork").Pool(
+        int(os.environ.get("PROCESSES") or 1), maxtasksperchild=1
+    ) as pool:
+        for one in pool.imap(_search, tasks):
+            found.append(one)
+            _say(
+                f"{one.bug:42} {one.verdict:12} {one.calls:8} {one.deviations:10} {one.cpu_s:6.0f}"
+                f"  {one.message[:_MESSAGE_CHARS]}"
+            )
+    planted = [one for one in found if one.bug != NO_BUG]
+    noticed = sum(one.seed is not None for one in planted)
+    _say(f"{noticed} of {len(planted)} bugs found within {count} seeds")
+    return int(any(one.bug == NO_BUG and one.seed is not None for one in found))
+
+
+def _chosen() -> list[str]:
+    names, area = os.environ.get("BUG"), os.environ.get("AREA")
+    if names:
+        return names.split(",")
+    chosen = [it.name for it in CATALOGUE if area in (None, "", it.area)]
+    return [NO_BUG, *chosen]
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 - it is a command
+
+
+if __name__ == "__main__":
+    sys.exit(main())
