@@ -80,6 +80,7 @@ def test_slow_disks_and_too_few_descriptors_break_no_promise(tmp_path: Path, rng
         run_chaos(cluster, rng, disks=disks)
 
 
+@pytest.mark.long
 def test_random_faults_of_the_network_break_no_promise(tmp_path: Path, rng: Random) -> None:
     with (
         Network(3) as network,

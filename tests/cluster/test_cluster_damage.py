@@ -26,6 +26,7 @@ from tests.support.raw_client import RawClient
 from tests.support.recorders import read_logs
 from tests.support.requests import fetch
 from tests.support.server import PATIENCE_S, Server, rd, until
+from tests.support.variants import first_of
 from tests.support.workload import TOPIC, Workload
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -295,7 +296,7 @@ def await_segments(cluster: ClusterOfServers) -> None:
     until(lambda: are_noted(server, ends), "it is noted")
 
 
-@pytest.mark.parametrize("ending", ["stopped", "killed"])
+@pytest.mark.parametrize("ending", first_of(["killed", "stopped"]))
 def test_what_one_broker_lost_between_two_runs_it_gets_from_the_others(
     damaged_each: ClusterOfServers, rng: Random, ending: str
 ) -> None:

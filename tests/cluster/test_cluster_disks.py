@@ -16,6 +16,7 @@ from tests.support.faulty_disk import FaultyDisk
 from tests.support.history import read_all
 from tests.support.private_disk import PrivateDisk
 from tests.support.server import Server, until
+from tests.support.variants import first_of
 from tests.support.workload import TOPIC, Workload
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -102,6 +103,7 @@ def test_a_full_disk_stops_no_partition_for_long_and_is_taken_up_again_by_itself
         assert not work.reader.errors
 
 
+@pytest.mark.long
 def test_a_leader_is_killed_while_the_disk_of_another_is_full(
     small: ClusterOfServers, small_disk: PrivateDisk, rng: Random
 ) -> None:
@@ -166,7 +168,7 @@ def end_well(
     assert not work.load.errors
 
 
-@pytest.mark.parametrize("operation", ["sync", "write"])
+@pytest.mark.parametrize("operation", first_of(["sync", "write"]))
 def test_a_disk_that_fails_takes_its_broker_out_and_others_lead_within_seconds(
     synced: ClusterOfServers, faults: dict[int, FaultyDisk], rng: Random, operation: str
 ) -> None:
@@ -228,8 +230,8 @@ def calm(tmp_path: Path, faults: dict[int, FaultyDisk]) -> Iterator[ClusterOfSer
         yield started
 
 
-@pytest.mark.parametrize(("operation", "delay_ms"), [("sync", 200), ("write", 20)])
-@pytest.mark.parametrize("who", ["follower", "all"])
+@pytest.mark.parametrize(("operation", "delay_ms"), first_of([("sync", 200), ("write", 20)]))
+@pytest.mark.parametrize("who", first_of(["all", "follower"]))
 def test_a_slow_disk_slows_producers_down_and_shows_them_no_error(
     calm: ClusterOfServers,
     faults: dict[int, FaultyDisk],

@@ -372,7 +372,7 @@ def test_a_partition_whose_data_is_out_of_reach_is_led_again_at_a_price(
 # Kafka's own tool --------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_kafkas_own_tool_carries_our_plan_out(
     cluster: ClusterOfServers, plan_file: Path, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from tests.support.cluster import ClusterOfServers
 from tests.support.etcd import Etcd, missing
 from tests.support.network import Network
 from tests.support.server import until
+from tests.support.variants import first_of
 from tests.support.workload import TOPIC, Workload
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -56,7 +57,7 @@ def while_apart() -> None:
     until(lambda: time.monotonic() > deadline_s, "time passes")
 
 
-@pytest.mark.parametrize("whom", ["leader", "controller"])
+@pytest.mark.parametrize("whom", first_of(["leader", "controller"]))
 def test_a_host_that_was_cut_off_comes_back_without_harm(
     cluster: ClusterOfServers, network: Network, rng: Random, whom: str
 ) -> None:
@@ -71,7 +72,7 @@ def test_a_host_that_was_cut_off_comes_back_without_harm(
         assert not work.load.errors
 
 
-@pytest.mark.parametrize("whom", ["leader", "controller"])
+@pytest.mark.parametrize("whom", first_of(["leader", "controller"]))
 def test_a_leader_that_does_not_hear_its_followers_gives_way(
     cluster: ClusterOfServers, network: Network, rng: Random, whom: str
 ) -> None:
@@ -94,6 +95,7 @@ def test_a_leader_that_does_not_hear_its_followers_gives_way(
         assert not work.load.errors
 
 
+@pytest.mark.long
 def test_two_brokers_that_do_not_hear_each_other_keep_every_promise(
     cluster: ClusterOfServers, network: Network, rng: Random
 ) -> None:
@@ -146,6 +148,7 @@ def test_the_majority_goes_on_when_a_host_is_cut_off(
         assert not work.load.errors
 
 
+@pytest.mark.long
 def test_hosts_that_do_not_hear_each_other_agree_by_the_third(
     on_etcd: ClusterOfServers, network: Network, rng: Random
 ) -> None:

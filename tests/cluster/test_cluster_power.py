@@ -15,6 +15,7 @@ from tests.support.command import penstock_command
 from tests.support.history import read_all, send
 from tests.support.private_disk import PrivateDisk
 from tests.support.server import PATIENCE_S, until
+from tests.support.variants import first_of
 from tests.support.workload import TOPIC, Workload
 
 rd: Any = confluent_kafka  # its stubs hide half of its names
@@ -66,7 +67,7 @@ def lost_power(cluster: ClusterOfServers, numbers: tuple[int, ...]) -> bool:
     return all("ending=power-loss" in "".join(told[number]) for number in numbers)
 
 
-@pytest.mark.parametrize("synced", [True, False])
+@pytest.mark.parametrize("synced", first_of([False, True]))
 def test_one_broker_that_loses_power_costs_nothing(
     cluster: ClusterOfServers, mounted: Disks, rng: Random, synced: bool
 ) -> None:
@@ -84,7 +85,7 @@ def test_one_broker_that_loses_power_costs_nothing(
         assert not work.load.errors
 
 
-@pytest.mark.parametrize("synced", [True, False])
+@pytest.mark.parametrize("synced", first_of([False, True]))
 def test_two_brokers_that_lose_power_cost_nothing_while_the_third_has_everything(
     cluster: ClusterOfServers, mounted: Disks, rng: Random, synced: bool
 ) -> None:
@@ -105,6 +106,7 @@ def test_two_brokers_that_lose_power_cost_nothing_while_the_third_has_everything
         assert not work.load.errors
 
 
+@pytest.mark.long
 def test_all_brokers_that_lose_power_lose_nothing_where_every_topic_is_synced(
     tmp_path: Path, mounted: Disks, rng: Random
 ) -> None:
@@ -144,6 +146,7 @@ def start_and_serve_in_time(cluster: ClusterOfServers, work: Workload) -> None:
     assert lost_power(cluster, (1, 2, 3))
 
 
+@pytest.mark.long
 def test_power_that_goes_again_while_brokers_recover_costs_nothing_of_a_topic_that_is_synced(
     cluster: ClusterOfServers, mounted: Disks, rng: Random
 ) -> None:

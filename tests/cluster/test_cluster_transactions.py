@@ -18,6 +18,7 @@ from tests.support.network import Network
 from tests.support.recorders import TransactionalLoad
 from tests.support.server import until_data
 from tests.support.transactions import COMMITTED, CONFLUENT
+from tests.support.variants import first_of
 from tests.support.workload import TOPIC, TRANSACTIONAL_ID, Workload
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -112,7 +113,7 @@ def kill_and_start(cluster: ClusterOfServers, victim: int, pause_s: float) -> No
     cluster.start(victim)
 
 
-@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("victim", first_of(VICTIMS))
 def test_transactions_go_on_and_are_whole_when_a_broker_is_killed(
     work: Work, cluster: ClusterOfServers, rng: Random, victim: str
 ) -> None:
@@ -132,7 +133,7 @@ def pause_and_resume(cluster: ClusterOfServers, victim: int, pause_s: float) -> 
     cluster.resume(victim)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "trouble", [pytest.param(kill_and_start, marks=pytest.mark.long), pause_and_resume]
 )
@@ -149,7 +150,7 @@ def test_transactions_are_whole_whoever_is_in_trouble_and_whenever(
     work.finish()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_transactions_are_whole_while_brokers_do_not_reach_each_other(
     tmp_path: Path, rng: Random
 ) -> None:

@@ -12,6 +12,7 @@ from tests.support.history import Ledger, producer, read_all, send
 from tests.support.raw_client import RawClient
 from tests.support.requests import fetch, produce
 from tests.support.server import PATIENCE_S, Server, rd, until
+from tests.support.variants import first_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -320,7 +321,9 @@ def test_a_file_that_goes_while_the_broker_runs_takes_its_partition_along_and_no
 # The broker's own files --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("clean", [True, False], ids=["stopped-and-removed", "killed-and-spoilt"])
+@pytest.mark.parametrize(
+    "clean", first_of([False, True]), ids=["killed-and-spoilt", "stopped-and-removed"]
+)
 def test_lost_checkpoints_cost_time_and_nothing_else(tmp_path: Path, clean: bool) -> None:
     with Server(tmp_path, SETTINGS) as server:
         topic = server.create_topic("t")

@@ -241,7 +241,12 @@ def test_without_room_for_metadata_a_topic_is_refused_and_can_be_made_later(
 
 
 @pytest.mark.parametrize(
-    "parts", [(".index", ".timeindex"), ("leader-epochs", "producers.snapshot")], ids=str
+    "parts",
+    [
+        (".index", ".timeindex"),
+        pytest.param(("leader-epochs", "producers.snapshot"), marks=pytest.mark.long),
+    ],
+    ids=str,
 )
 def test_without_room_for_what_follows_from_the_batches_they_are_still_taken_and_kept(
     tmp_path: Path, parts: tuple[str, ...]

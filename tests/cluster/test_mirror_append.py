@@ -19,6 +19,7 @@ from tests.support.cluster import ClusterOfServers
 from tests.support.mirrors import Row, batches_from, committed_rows, copy_rest, write_transactions
 from tests.support.server import Server, until
 from tests.support.transactions import CONFLUENT
+from tests.support.variants import first_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -91,7 +92,7 @@ async def kill_while(
     return task.result()
 
 
-@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("replicas", first_of([3, 1]))
 def test_a_mirror_is_its_source_and_becomes_a_topic_of_its_own(
     source: Server, target: ClusterOfServers, replicas: int
 ) -> None:
@@ -190,13 +191,14 @@ def write_as_client(target: ClusterOfServers) -> None:
     transactional.close()
 
 
+@pytest.mark.parametrize("rounds", first_of([2, 8]), ids=["few", "many"])
 def test_a_promotion_is_seen_through_whenever_the_broker_is_killed(
-    tmp_path: Path, source: Server, rng: Random
+    tmp_path: Path, source: Server, rng: Random, rounds: int
 ) -> None:
-    """RF 1, one broker: it is killed at some moment of the promotion, and again while it makes up for it."""
+    """Replication factor 1: kill the broker during the promotion, and again while it resumes."""
     (tmp_path / "single").mkdir()
     with Server(tmp_path / "single") as server:
-        for number in range(4):
+        for number in range(rounds):
             server.create_topic(f"copy-{number}", penstock_mirror_source="east")
             pauses_s = [rng.uniform(0, 0.1) for _ in range(2)]
             end = asyncio.run(promote_and_die(source, server, f"copy-{number}", pauses_s))
