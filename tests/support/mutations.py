@@ -83,6 +83,13 @@ _MUTATIONS: Final[Sequence[Mutation]] = (
 )
 
 
+def mutate(data: bytearray, random: Random) -> None:
+    """Spoil bytes in one place or several."""
+    for _ in range(random.choice((1, 1, 1, 2, 4))):
+        if data:
+            random.choice(_MUTATIONS)(data, random)
+
+
 def spoil(valid: Valid, others: Sequence[Valid], random: Random) -> bytes:
     """A frame that is wrong in one way or several, or, now and then, in none."""
     if random.random() < 0.1:
@@ -94,9 +101,7 @@ def spoil(valid: Valid, others: Sequence[Valid], random: Random) -> bytes:
     if random.random() < 0.25:
         spoil_batch_inside(body, random)
     else:
-        for _ in range(random.choice((1, 1, 1, 2, 4))):
-            if body:
-                random.choice(_MUTATIONS)(body, random)
+        mutate(body, random)
     size = len(head) + len(body)
     return _INT.pack(_claimed_size(size, random)) + head + body
 
