@@ -6,8 +6,10 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 from penstock.kafka.context import Context
 from penstock.kafka.forwarding import at_controller
 from penstock.kafka.parts import Parts
+from penstock.kafka.slices import Slices
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.steps import Steps
+from penstock.records.batch import HEADER_SIZE
 from penstock.wire.api_keys import ApiKey
 from penstock.wire.fields import NEVER, Chunk
 from penstock.wire.header import RequestHeader
@@ -22,6 +24,7 @@ from penstock.wire.schema import (
 MAX_ELEMENTS: Final = 10_000  # of all arrays of a request, where its row says nothing else
 NEVER_BYTES: Final = 1 << 62
 PLAIN_BYTES: Final = 16 << 10  # a larger frame is decoded in steps, likewise
+_LARGE_SLICED_BYTES: Final = 16 << 20  # a larger frame is appended in slices, however few they are
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
 Handle = Callable[[Request, Context], Response | Awaitable[Response | None] | None]
@@ -71,9 +74,9 @@ class Api(Generic[Request, Response]):
         together: HandleTogether[Request] | None,
         known: Callable[[], Known] | None,
         parts: Parts | None,
+        slices: Slices | None,
         max_elements: int,
         plain_bytes: int,
-        in_one_turn: bool,
     ) -> None:
         self.key = key
         self.name = request.__name__.removesuffix("Request")
@@ -86,13 +89,14 @@ class Api(Generic[Request, Response]):
         self.together = together  # handles it with those like it that follow; None: not so now
         self.known = known  # of a connection; None: each request is decoded
         self.pipelined = pipelined  # later requests may begin while its answer is still awaited
-        self.parts = parts  # it can be handled in parts; None: only as a whole
+        self.slices = slices  # appends many batches in slices; None: in one turn
+        self.parts = parts = slices.parts if slices is not None else parts  # None: handled whole
         # a smaller frame has no more elements than are handled at once
-        self.few_bytes = NEVER_BYTES if parts is None else parts.at_once
+        self.few_bytes = _few_bytes(parts, slices)
+        self.large_bytes = NEVER_BYTES if slices is None else _LARGE_SLICED_BYTES
         self.are_many = _never if parts is None else parts.are_many
         self.max_elements = max_elements  # of all arrays of a request
         self.plain_bytes = plain_bytes  # a larger frame is decoded in steps
-        self.in_one_turn = in_one_turn  # nothing else may run between its first and its last append
         self._flexible_header_from = (
             response.flexible_from if key != ApiKey.API_VERSIONS else NEVER  # KIP-511
         )
@@ -139,9 +143,9 @@ def row(
     together: HandleTogether[Request] | None = None,
     known: Callable[[], Known] | None = None,
     parts: Parts | None = None,
+    slices: Slices | None = None,
     max_elements: int = MAX_ELEMENTS,
     plain_bytes: int = PLAIN_BYTES,
-    in_one_turn: bool = False,
 ) -> Api[Any, Any]:
     """One row. Its own type variables make mypy match the handler with the request."""
 
@@ -166,10 +170,17 @@ def row(
         together=together,
         known=known,
         parts=parts,
+        slices=slices,
         max_elements=max_elements,
         plain_bytes=plain_bytes,
-        in_one_turn=in_one_turn,
     )
+
+
+def _few_bytes(parts: Parts | None, slices: Slices | None) -> int:
+    if parts is None:
+        return NEVER_BYTES
+    # partitions without a batch are smaller, and rejected in no time
+    return parts.whole_upto * (1 if slices is None else HEADER_SIZE)
 
 
 def _never(_: Message) -> bool:

@@ -9,8 +9,8 @@ more than there is memory for, is simply not read from.
 import asyncio
 import logging
 import socket
-from collections.abc import Coroutine
-from contextlib import nullcontext, suppress
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, nullcontext, suppress
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +31,7 @@ from penstock.kafka.outbox import Outbox
 from penstock.kafka.parts import Parts, handle_parts
 from penstock.kafka.promise import Promise
 from penstock.kafka.security import ANONYMOUS, Principal
+from penstock.kafka.slices import SlicedAppend, Slices
 from penstock.model.errors import BrokerError, ErrorCode, StorageFault
 from penstock.storage.segment import DamagedLog
 from penstock.wire.api_keys import ApiKey
@@ -317,9 +318,12 @@ class Connection:
         except MalformedMessage as error:
             raise HangUp(f"malformed request: {error}") from error
         context = self._context(header)
-        if request is None or (len(frame) > api.few_bytes and api.are_many(request)):
+        if request is None or (
+            len(frame) > api.few_bytes and (api.are_many(request) or len(frame) > api.large_bytes)
+        ):
             answer = Answer(api, header, started_s)
-            self._park(answer, None, self._take_long(answer, context, frame, position), holds=True)
+            later = self._take_long(answer, context, frame, position, request)
+            self._park(answer, None, later, holds=True)
             return 0
         if rest and api.together is not None:
             together = api.together(request, context, frame, position, rest)
@@ -336,12 +340,24 @@ class Connection:
         return 0
 
     def _take_long(
-        self, answer: Answer, context: Context, frame: memoryview, position: int
+        self,
+        answer: Answer,
+        context: Context,
+        frame: memoryview,
+        position: int,
+        request: Message | None,
     ) -> Coroutine[Any, Any, Message | Encoded | None]:
         """Keeps the frame's buffer, or copies it out of the scratch buffer, before it returns."""
         buffer = self._keep_buffer()
         if buffer is None:
-            frame = memoryview(bytearray(frame))
+            frame, request = (
+                memoryview(bytearray(frame)),
+                None,
+            )  # its records are in the scratch buffer
+        if answer.api.slices is not None:
+            return self._append_long(
+                answer.api.slices, answer, context, frame, position, buffer, request
+            )
         earlier = self._must_follow(answer.api)
         return self._handle_long(answer, context, frame, position, buffer, earlier)
 
@@ -370,6 +386,61 @@ class Connection:
                     return await self._handle_many(api.parts, answer, context, frame, position)
         finally:
             self._give_back(buffer)
+
+    async def _append_long(
+        self,
+        slices: Slices,
+        answer: Answer,
+        context: Context,
+        frame: memoryview,
+        position: int,
+        buffer: bytearray | None,
+        request: Message | None,
+    ) -> Encoded | None:
+        """Append a large request in slices. The next request may begin once all batches are in their logs."""
+        api, turns = answer.api, self._loop.turns
+        try:
+            async with self._working():
+                if request is None:
+                    request = await self._decoded(answer, frame, position)
+                appends = await turns.run(slices.begin(request, context))
+            if appends.waiting is not None:
+                with suppress(BrokerError):  # each partition is refused by itself
+                    await appends.waiting
+            sliced = SlicedAppend(
+                slices.parts,
+                appends,
+                context,
+                lambda part, error: self._refusal(api, part, error),
+                lambda later: self._loop.spawn(later, api.name),
+            )
+            async with self._working():
+                await turns.run(sliced.steps(request, self._is_closed, self._loop.time))
+            await sliced.entered()
+        finally:
+            self._give_back(buffer)
+        self._let_next_begin(answer)
+        reply = await sliced.response()
+        if reply is None or self._is_closed():
+            return None
+        return await turns.run(answer.encoded_in_steps(reply))
+
+    @asynccontextmanager
+    async def _working(self) -> AsyncIterator[None]:
+        """Work on one of few long requests that append. Whoever waits for another broker is not counted."""
+        async with self._loop.long_appends:
+            with self._loop.turns.without_full_collection():
+                yield
+
+    def _is_closed(self) -> bool:
+        return bool(self._stops & _CLOSED)
+
+    def _let_next_begin(self, answer: Answer) -> None:
+        """A held request has done all that later ones must not overtake."""
+        if self._waiting is not None and self._waiting is answer.future:
+            self._waiting = None
+            self._stops &= ~_HELD
+            self._loop.call_soon(self._resume)
 
     async def _handle_many(
         self, parts: Parts, answer: Answer, context: Context, frame: memoryview, position: int
@@ -688,8 +759,6 @@ def _decoded_at_once(
     steps = api.decode_in_steps(header.api_version)(frame, position, api.max_elements)
     try:
         next(steps)
-        while api.in_one_turn:
-            next(steps)
     except StopIteration as end:
         request: Message = end.value[0]
         return request

@@ -28,11 +28,14 @@ class Parts:
         response: Sequence[str] | None = None,
         *,
         at_once: int,
+        whole_upto: int | None = None,
         is_queued: bool = True,
         otherwise: "Parts | None" = None,
         distinct: Callable[[Any], Hashable] | None = None,
     ) -> None:
-        """`is_queued`: few such requests are objects in memory at the same time; brokers' own do not wait for clients'.
+        """`whole_upto`: a request of so many elements is not split (default: `at_once`).
+
+        `is_queued`: few such requests are objects in memory at the same time; brokers' own do not wait for clients'.
 
         `otherwise`: for versions that leave the first array empty. `distinct`: the key of an element; of elements with
         the same key only the first is handled, so that a response is not many times what there is to tell.
@@ -42,6 +45,7 @@ class Parts:
         self._otherwise = otherwise
         self._distinct = distinct
         self.at_once = at_once
+        self.whole_upto = at_once if whole_upto is None else whole_upto
         self.is_queued = is_queued
 
     def are_many(self, request: Message) -> bool:
@@ -50,12 +54,12 @@ class Parts:
         outer = getattr(request, path[0])
         if outer and len(outer) == 1 and len(path) == 2:
             inner = getattr(outer[0], path[1])
-            return inner is not None and len(inner) > self.at_once
+            return inner is not None and len(inner) > self.whole_upto
         if not outer:
             return self._otherwise is not None and self._otherwise.are_many(request)
         if len(path) == 1:
-            return len(outer) > self.at_once
-        return _weight(outer, path[1:], self.at_once) > self.at_once
+            return len(outer) > self.whole_upto
+        return _weight(outer, path[1:], self.whole_upto) > self.whole_upto
 
     def split(self, request: Message, seen: set[Hashable] | None = None) -> Iterator[Part]:
         """Takes the request apart: its arrays are empty in the end. `seen`: collects the keys of elements."""

@@ -25,6 +25,7 @@ _SWEEP_S: Final = 1.0
 _OUT_OF_FILES_PAUSE_S: Final = 1.0
 _OUT_OF_FILES: Final = (errno.EMFILE, errno.ENFILE)
 _LONG_REQUESTS: Final = 2  # with many elements, that are objects at the same time
+_LONG_APPENDS: Final = 2  # likewise; they wait for nobody while they count
 _UNPACED: Final = b"reno"  # which every kernel has, and anyone may choose
 _NEAR_US: Final = 100  # a round trip to a peer in the same rack
 _NEAR_SEND_BUFFER_BYTES: Final = 200_000  # the kernel doubles it: 4 GB/s at such a round trip
@@ -60,6 +61,7 @@ class Loop:
         self.spawn = spawn
         self.turns = turns or Turns()
         self.long_requests = asyncio.Semaphore(_LONG_REQUESTS)
+        self.long_appends = asyncio.Semaphore(_LONG_APPENDS)
         self.time: Callable[[], float] = loop.time
         self.add_reader: Callable[..., Any] = loop.add_reader
         self.remove_reader: Callable[[int], Any] = loop.remove_reader

@@ -4,14 +4,15 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from penstock.broker.partition import Partition
+from penstock.broker.partition import Partition, Topic
 from penstock.broker.verification import Check
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
 from penstock.model.errors import BrokerError, ErrorCode, OutOfOrderSequence
+from penstock.model.steps import Steps, finish
 from penstock.records.batch import HEADER_SIZE, BatchHeader, parse_header
 from penstock.transactions.state import Producer
-from penstock.wire.messages.produce import ProduceRequest
+from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest
 
 ADDS_SINCE: Final = 12  # the partitions of a produce join the transaction by it
 _ABORTABLE_SINCE: Final = 11  # the client knows TRANSACTION_ABORTABLE
@@ -23,6 +24,7 @@ _LATER: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
+_STEP: Final = 20  # partitions: each may have to be opened
 Checks = Mapping[Producer, Check]
 NOTHING_CHECKED: Final[Checks] = {}
 
@@ -34,13 +36,27 @@ class Preparation(NamedTuple):
     checks: Checks
 
 
+class _Part(NamedTuple):
+    partition: Partition
+    header: BatchHeader
+
+
+NOTHING_PREPARED: Final = Preparation(None, NOTHING_CHECKED)
+
+
 def prepare(request: ProduceRequest, context: Context) -> Preparation:
+    return finish(prepare_in_steps(request, context))
+
+
+def prepare_in_steps(request: ProduceRequest, context: Context) -> Steps[Preparation]:
     assert request.transactional_id is not None
     found: dict[Producer, list[Partition]] = {}
-    for partition, header in _parts(request, context):
-        if header.is_transactional:
-            producer = Producer(header.producer_id, header.producer_epoch)
-            found.setdefault(producer, []).append(partition)
+    for number, part in enumerate(_parts(request, context), 1):
+        if part is not None and part.header.is_transactional:
+            producer = Producer(part.header.producer_id, part.header.producer_epoch)
+            found.setdefault(producer, []).append(part.partition)
+        if not number % _STEP:
+            yield
     checks: dict[Producer, Check] = {}
     for producer, partitions in found.items():
         check = context.transactions.prepare(
@@ -57,24 +73,32 @@ def prepare(request: ProduceRequest, context: Context) -> Preparation:
     return Preparation(waits[0] if waits else None, checks)
 
 
-def _parts(request: ProduceRequest, context: Context) -> Iterator[tuple[Partition, BatchHeader]]:
-    """What the client may write to, as far as it can be read."""
+def _parts(request: ProduceRequest, context: Context) -> Iterator[_Part | None]:
+    """The batches of the request. None: one that the client may not write, or that cannot be read."""
     replicas = context.services.replicas
     for data in request.topic_data:
         try:
             topic = replicas.topic(data.name) if data.name else replicas.topic_by_id(data.topic_id)
         except BrokerError:
+            yield None
             continue
         if topic.internal or not context.allows(Operation.WRITE, ResourceType.TOPIC, topic.name):
+            yield None
             continue
         for part in data.partition_data:
-            if part.records is not None and len(part.records) >= HEADER_SIZE:
-                try:
-                    partition = replicas.partition(topic, part.index)
-                    if partition.log is not None:
-                        yield partition, parse_header(part.records)
-                except BrokerError:
-                    continue
+            yield _part(part, topic, context)
+
+
+def _part(data: PartitionProduceData, topic: Topic, context: Context) -> _Part | None:
+    if data.records is None or len(data.records) < HEADER_SIZE:
+        return None
+    try:
+        partition = context.services.replicas.partition(topic, data.index)
+        if partition.log is not None:
+            return _Part(partition, parse_header(data.records))
+    except BrokerError:
+        pass
+    return None
 
 
 class Admission:

@@ -206,6 +206,27 @@ def produces(count: int, started: BrokerContext, acks: int = 1) -> ProduceReques
     )
 
 
+def test_many_batches_are_appended_without_holding_the_loop(
+    wire: Wire, started: BrokerContext
+) -> None:
+    request = encode_request(produces(MANY - 10, started), 9)
+    with short_stalls():
+        (frame,) = wire.ask(request)
+    (topic,) = decoded(frame, ProduceResponse, 9).responses
+    assert [it.index for it in topic.partition_responses] == [i % 4 for i in range(MANY - 10)]
+    assert {it.error_code for it in topic.partition_responses} == {0}
+
+
+def test_batches_without_a_topic_are_rejected_without_holding_the_loop(wire: Wire) -> None:
+    data = [PartitionProduceData(index=i, records=memoryview(b"")) for i in range(MANY - 10)]
+    topics = [TopicProduceData(name="missing", partition_data=data)]
+    request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=topics)
+    with short_stalls():
+        (frame,) = wire.ask(encode_request(request, 9))
+    (topic,) = decoded(frame, ProduceResponse, 9).responses
+    assert {it.error_code for it in topic.partition_responses} == {3}
+
+
 @pytest.mark.parametrize("count", [300, 3000])  # in the scratch buffer, and in one of its own
 def test_records_of_many_partitions_outlive_the_receive_buffer(
     wire: Wire, started: BrokerContext, count: int

@@ -8,6 +8,7 @@ from penstock.broker.partition import Partition, Topic
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
 from penstock.model.errors import BrokerError, ErrorCode
+from penstock.model.steps import Steps
 from penstock.wire.messages.mirror_append import (
     MirrorAppendRequest,
     MirrorAppendResponse,
@@ -36,6 +37,27 @@ def handle(
     topics = [_append_topic(topic, context, waits) for topic in request.topics]
     response = MirrorAppendResponse(topics=topics)
     return _acknowledge(response, waits, request.timeout_ms) if waits else response
+
+
+class Appends:
+    """A request of many partitions."""
+
+    waiting = None
+    is_sent_again = True
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def append(
+        self, part: MirrorAppendRequest
+    ) -> MirrorAppendResponse | Awaitable[MirrorAppendResponse]:
+        return handle(part, self._context)
+
+
+def begin(_: MirrorAppendRequest, context: Context) -> Steps[Appends]:
+    """Each slice is handled by itself."""
+    return Appends(context)
+    yield  # a generator without steps
 
 
 def refuse(request: MirrorAppendRequest, error: BrokerError) -> MirrorAppendResponse:

@@ -13,8 +13,15 @@ from penstock.kafka.context import Context
 from penstock.kafka.hangup import HangUp
 from penstock.kafka.security import Operation, ResourceType
 from penstock.kafka.twins import twins
-from penstock.kafka.txn_produce import NOTHING_CHECKED, Admission, Checks
+from penstock.kafka.txn_produce import (
+    NOTHING_CHECKED,
+    NOTHING_PREPARED,
+    Admission,
+    Checks,
+    Preparation,
+)
 from penstock.model.errors import BrokerError, ErrorCode, InvalidRecord, OutOfOrderSequence
+from penstock.model.steps import Steps
 from penstock.storage.limits import Limits, TakesLong
 from penstock.storage.log import Appended
 from penstock.wire.messages.produce import (
@@ -80,6 +87,38 @@ def handle(
         _keep_records(request)
         return _append_later(request, context, preparation.waiting, preparation.checks, opened)
     return _append_all(request, context, opened=opened)
+
+
+class Appends:
+    """A request of many partitions, whose batches enter in slices."""
+
+    def __init__(
+        self,
+        request: ProduceRequest,
+        context: Context,
+        refusal: BrokerError | None,
+        preparation: Preparation,
+    ) -> None:
+        """`refusal`: why nothing may enter."""
+        self._context = context
+        self._refusal = refusal
+        self._checks = preparation.checks
+        self.waiting = preparation.waiting
+        self.is_sent_again = request.acks != _NO_ACK
+
+    def append(self, part: ProduceRequest) -> Reply:
+        if self._refusal is not None:
+            return refuse(part, self._refusal)
+        return _append_all(part, self._context, self._checks)
+
+
+def begin(request: ProduceRequest, context: Context) -> Steps[Appends]:
+    """Prepare the whole request: of a transaction all partitions are checked, or added, together."""
+    refusal = _refusal_of_all(request, context)
+    preparation = NOTHING_PREPARED
+    if refusal is None and request.transactional_id is not None:
+        preparation = yield from txn_produce.prepare_in_steps(request, context)
+    return Appends(request, context, refusal, preparation)
 
 
 def handle_together(

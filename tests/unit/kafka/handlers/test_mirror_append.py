@@ -19,6 +19,7 @@ from penstock.transactions.state import Producer
 from penstock.wire.messages.api_versions import ApiVersionsRequest
 from penstock.wire.messages.mirror_append import (
     MirrorAppendRequest,
+    MirrorAppendResponse,
     MirrorPartition,
     MirrorPartitionResult,
     MirrorTopic,
@@ -31,6 +32,7 @@ from penstock.wire.messages.produce import (
     TopicProduceData,
 )
 from tests.support.context import BrokerContext
+from tests.support.wired import door_to
 
 SOURCE = "penstock.mirror.source"
 DATA_OF = {"producer_epoch": 0, "transactional": True}
@@ -66,6 +68,21 @@ def mirror(
 ) -> MirrorPartitionResult:
     joined = memoryview(bytearray(b"".join(batches)))
     return tell(broker, joined, topic_id=topic_id).partitions[0]
+
+
+def test_a_request_of_many_partitions_is_appended_in_slices(broker: BrokerContext) -> None:
+    count = 300
+    broker.create_topic("copy", count, {SOURCE: "copy"})
+    partitions = [MirrorPartition(index=i, records=batch(0)) for i in range(count)]
+    request = MirrorAppendRequest(
+        timeout_ms=10_000, topics=[MirrorTopic(name="copy", partitions=partitions)]
+    )
+    with door_to(broker) as door:
+        client = door.connect()
+        client.send(request, 0)
+        (topic,) = client.receive_as(MirrorAppendResponse, 0)[1].topics
+    assert [(it.index, it.error_code) for it in topic.partitions] == [(i, 0) for i in range(count)]
+    assert {it.high_watermark for it in topic.partitions} == {1}
 
 
 def produce(broker: BrokerContext, **fields: Any) -> PartitionProduceResponse:
