@@ -30,7 +30,7 @@ class Found(NamedTuple):
     seed: int | None  # of the first history that noticed it
     histories: int
     calls: int
-    deviations: int
+    deviations: int | None  # None: the bug does not count them
     cpu_s: float
     message: str
 
@@ -58,7 +58,8 @@ def search(bug: str, seeds: range) -> Found:
                 seed = seed_now
                 break
     cpu_s = time.process_time() - begun_s
-    return Found(bug, seed, count, probe.calls, probe.deviations, cpu_s, message)
+    deviations = probe.deviations if probe.counts_deviations else None
+    return Found(bug, seed, count, probe.calls, deviations, cpu_s, message)
 
 
 def _complaint(seed: int) -> str:
@@ -102,14 +103,19 @@ def main() -> int:
     ) as pool:
         for one in pool.imap(_search, tasks):
             found.append(one)
-            _say(
-                f"{one.bug:42} {one.verdict:12} {one.calls:8} {one.deviations:10} {one.cpu_s:6.0f}"
-                f"  {one.message[:_MESSAGE_CHARS]}"
-            )
+            _say(_row(one))
     planted = [one for one in found if one.bug != NO_BUG]
     noticed = sum(one.seed is not None for one in planted)
     _say(f"{noticed} of {len(planted)} bugs found within {count} seeds")
     return int(any(one.bug == NO_BUG and one.seed is not None for one in found))
+
+
+def _row(one: Found) -> str:
+    deviations = "-" if one.deviations is None else str(one.deviations)
+    return (
+        f"{one.bug:42} {one.verdict:12} {one.calls:8} {deviations:>10} {one.cpu_s:6.0f}"
+        f"  {one.message[:_MESSAGE_CHARS]}"
+    )
 
 
 def _chosen() -> list[str]:

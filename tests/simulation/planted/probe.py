@@ -22,11 +22,12 @@ OldBug = Callable[[], AbstractContextManager[Any]]
 class Probe:
     """What one planted bug has done so far."""
 
-    __slots__ = ("calls", "deviations")
+    __slots__ = ("calls", "counts_deviations", "deviations")
 
     def __init__(self) -> None:
         self.calls = 0
         self.deviations = 0
+        self.counts_deviations = True
 
     def deviates(self, does: object = True) -> None:
         self.deviations += bool(does)
@@ -109,6 +110,7 @@ def reused(bug: OldBug, *targets: tuple[Any, str]) -> Bug:
 
     @contextmanager
     def planted(probe: Probe) -> Iterator[None]:
+        probe.counts_deviations = False
         with ExitStack() as stack:
             stack.enter_context(bug())
             for owner, name in targets:
