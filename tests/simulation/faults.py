@@ -16,6 +16,9 @@ from tests.simulation.store import HOST as STORE
 
 _TWO_AT_ONCE: Final = 0.35
 _MOST: Final = 3  # at a time
+_STORM_S: Final = (4.0, 14.0)
+_LULL_S: Final = (12.0, 60.0)
+_CALM_BEFORE_LULL_S: Final = 3.0  # clients still do much while the last faults end
 _REPLICAS: Final = 3
 
 Heal = Callable[[], None]
@@ -30,6 +33,7 @@ class Nemesis:
         self._number = 0
         self._dark: Machine | None = None  # lost power, and not everything is in sync since
         self._ends_s = 0.0
+        self._storm_ends_s = float("inf")
         self.kinds: list[Callable[[], tuple[float, Heal] | None]] = [
             self.crash,
             self.crash,
@@ -51,13 +55,36 @@ class Nemesis:
         if only:
             self.kinds = [getattr(self, name) for name in only]
 
-    def unleash(self, seconds: float) -> None:
-        """From now on, for so long; then all is healed."""
+    def unleash(self, seconds: float, *, lulls: bool = False) -> None:
+        """Inject faults for so long, then heal all. With `lulls`, faults and load come in storms:
+        a few seconds of both, then a longer time with no fault and little load."""
         self._ends_s = self._sim.world.now_s + seconds
+        if lulls:
+            self._begin_storm()
+        else:
+            self._plan()
+
+    def _begin_storm(self) -> None:
+        world = self._sim.world
+        world.is_lull = False
+        self._storm_ends_s = world.now_s + self._rng.uniform(*_STORM_S)
         self._plan()
 
+    def _begin_lull(self) -> None:
+        world = self._sim.world
+        lasts_s = min(self._rng.uniform(*_LULL_S), max(self._ends_s - world.now_s, 0))
+        world.note(f"lull for {lasts_s:.3f}")
+        world.call_later(min(_CALM_BEFORE_LULL_S, lasts_s), self._calm_down)
+        world.call_later(lasts_s, self._begin_storm)
+
+    def _calm_down(self) -> None:
+        self._sim.world.is_lull = True
+
     def _plan(self) -> None:
-        self._sim.world.call_later(self._rng.uniform(0.2, 3), self._strike)
+        if self._sim.world.now_s > self._storm_ends_s:
+            self._begin_lull()
+        else:
+            self._sim.world.call_later(self._rng.uniform(0.2, 3), self._strike)
 
     def _strike(self) -> None:
         if self._sim.world.now_s >= self._ends_s:
@@ -79,6 +106,7 @@ class Nemesis:
         number = self._number
         self._healing[number] = heal
         self._sim.world.note(f"{kind.__name__} for {lasts_s:.3f}")
+        self._sim.world.faults[kind.__name__] += 1
         self._sim.world.call_later(lasts_s, lambda: self._heal(number))
 
     def _heal(self, number: int) -> None:

@@ -8,6 +8,7 @@ from tests.simulation.loop import Broken, Stuck
 from tests.simulation.simulation import Result, Shape, Simulation, describe, simulation
 
 FAULTY_S: Final = 25.0
+LONG_S: Final = 300.0  # of a history with storms of faults and lulls between them
 _CALM_S: Final = 4.0  # after the faults, before anybody asks whether all is well
 SHAPES: Final = (
     Shape(),
@@ -26,20 +27,26 @@ def run_history(
     shape: Shape | None = None,
     faulty_s: float = FAULTY_S,
     faults: Sequence[str] = (),
+    lulls: bool = False,
 ) -> Result:
     """Raises Broken or Stuck, with where everybody stood."""
     with simulation(seed, shape or shape_of(seed)) as sim:
         try:
-            return _run(sim, faulty_s, faults)
+            return _run(sim, faulty_s, faults, lulls=lulls)
         except (Broken, Stuck) as error:
             raise type(error)(f"{error}\n{describe(sim)}") from None
 
 
-def _run(sim: Simulation, faulty_s: float, faults: Sequence[str]) -> Result:
+def run_long_history(seed: int) -> Result:
+    """Run a history as `make sim` does."""
+    return run_history(seed, faulty_s=LONG_S, lulls=True)
+
+
+def _run(sim: Simulation, faulty_s: float, faults: Sequence[str], *, lulls: bool) -> Result:
     sim.begin()
     sim.begin_clients()
     sim.world.run_for(0.5)
-    Nemesis(sim, faults).unleash(faulty_s)
+    Nemesis(sim, faults).unleash(faulty_s, lulls=lulls)
     sim.world.run_for(faulty_s + _CALM_S)
     sim.settle()
     return sim.judge()

@@ -67,8 +67,6 @@ class Invariants:
 
     def check(self, loop: SimLoop) -> None:
         """Look at the partitions that this step has changed."""
-        if not self.mirrors.touched:
-            return
         touched, self.mirrors.touched = self.mirrors.touched, {}
         machine = self._machines.get(loop.broker_id)
         if machine is None or machine.loop is not loop or machine.node is None:

@@ -8,7 +8,7 @@ import asyncio
 import heapq
 import os
 from asyncio import events
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from hashlib import blake2b
@@ -21,6 +21,7 @@ T = TypeVar("T")
 _STEP_S: Final = 0.000_005  # every callback takes time, so a loop that spins lets time pass
 EPOCH_S: Final = 1000.0
 VERBOSE: Final = bool(os.environ.get("TRACE"))  # print the trace as it happens
+_LULL_PAUSE_S: Final = 2.5
 _FINISHED_TASKS_MAX: Final = 500  # kept beside the running ones before they are dropped
 
 
@@ -55,6 +56,8 @@ class World:
         self.dead: list[SimLoop] = []  # referenced so that their tasks are not garbage-collected
         self.ready: list[SimLoop] = []  # running, not paused, and with callbacks to run
         self.failures: list[str] = []
+        self.faults: Counter[str] = Counter()  # injected, by kind
+        self.is_lull = False  # clients do little
         self.after_step: Callable[[SimLoop], None] = lambda _loop: None
         self._timers: list[tuple[float, int, SimLoop | None, Any]] = []
         self._order = count()
@@ -72,6 +75,11 @@ class World:
         if VERBOSE:
             print(f"{self.now_s:.6f} {what}")  # noqa: T201 - requested with TRACE=1
         self._hash.update(b"%d %.6f %s\n" % (self._mixed, self.now_s, what.encode()))
+
+    def pause_s(self, mean_s: float) -> float:
+        """Choose the pause before a client's next operation."""
+        mean_s = max(mean_s, _LULL_PAUSE_S) if self.is_lull else mean_s
+        return self.rng.expovariate(1 / mean_s)
 
     def call_later(self, delay_s: float, event: Callable[[], None]) -> None:
         """Schedule an event outside of all processes: of the network, the store or a fault."""
@@ -111,11 +119,15 @@ class World:
         loop = ready[index]
         self.steps += 1
         now_s = self.now_s = self.now_s + _STEP_S
-        self._mixed = hash((self._mixed, now_s, loop.number, loop.backlog))
-        if loop.backlog == 1:
+        callbacks = loop.callbacks
+        backlog = len(callbacks)
+        self._mixed = hash((self._mixed, now_s, loop.number, backlog))
+        if backlog == 1:
             del ready[index]  # `call_soon` adds it again
-        loop.run_one()
-        self.after_step(loop)
+        handle = callbacks.popleft()
+        if not handle._cancelled:
+            loop.run(handle)
+            self.after_step(loop)
         timers = self._timers
         if timers and timers[0][0] <= now_s:
             self._advance()
@@ -123,7 +135,9 @@ class World:
     def _advance(self) -> None:
         """Move the time to the next timer or event, and run all that are due."""
         timers = self._timers
-        while timers and timers[0][2] is not None and _is_void(timers[0][2], timers[0][3]):
+        while timers and (loop := timers[0][2]) is not None:
+            if not timers[0][3]._cancelled and not loop.is_killed:
+                break
             heapq.heappop(timers)
         if not timers:
             raise Stuck("no process is ready, and no event is scheduled")
@@ -132,8 +146,8 @@ class World:
             _, _, loop, due = heapq.heappop(timers)
             if loop is None:
                 due()
-            elif not _is_void(loop, due):
-                loop.timer_due(due)
+            elif not due._cancelled and not loop.is_killed:
+                loop.enqueue(due)
 
     def finish(self) -> None:
         """End all tasks of all processes, so that asyncio complains about none of them."""
@@ -143,10 +157,6 @@ class World:
         self.dead.clear()
         self.ready.clear()
         self._timers.clear()
-
-
-def _is_void(loop: "SimLoop", timer: asyncio.Handle) -> bool:
-    return loop.is_killed or timer.cancelled()
 
 
 class SimHandle(asyncio.Handle):
@@ -205,8 +215,6 @@ def _nothing() -> None:
 class SimLoop(asyncio.BaseEventLoop):
     """The event loop of one process. The world runs its callbacks; `kill` ends it like SIGKILL."""
 
-    _ready: deque[Any]  # SimHandle or SimTimer
-
     def __init__(
         self,
         world: World,
@@ -218,6 +226,7 @@ class SimLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.broker_id = broker_id  # 0: the process is no broker
         self.world = world
+        self.callbacks: deque[Any] = deque()  # to be run: SimHandle or SimTimer
         self.name = name
         self.number = len(world.loops) + len(world.dead)
         self.is_paused = False
@@ -234,14 +243,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     # What the world does with it ---------------------------------------------------------------
 
-    @property
-    def backlog(self) -> int:
-        return len(self._ready)
-
-    def run_one(self) -> None:
-        handle = self._ready.popleft()
-        if handle._cancelled:
-            return
+    def run(self, handle: Any) -> None:
+        """Run one callback, a SimHandle or SimTimer."""
         events._set_running_loop(self)
         try:
             handle._context.run(handle._callback, *handle._args)
@@ -253,20 +256,17 @@ class SimLoop(asyncio.BaseEventLoop):
         finally:
             events._set_running_loop(None)
 
-    def timer_due(self, timer: asyncio.Handle) -> None:
-        self._enqueue(timer)
-
-    def _enqueue(self, handle: asyncio.Handle) -> None:
-        ready = self._ready
-        if not ready and not self.is_paused:
+    def enqueue(self, handle: asyncio.Handle) -> None:
+        callbacks = self.callbacks
+        if not callbacks and not self.is_paused:
             self.world.ready.append(self)
-        ready.append(handle)
+        callbacks.append(handle)
 
     def kill(self) -> None:
         """End the process: no callback and no `finally` runs any more."""
         self.is_killed = True
         self._leave_ready()
-        self._unfinished, self._ready = self._ready, deque()
+        self._unfinished, self.callbacks = self.callbacks, deque()
         self._readers.clear()
         self._writers.clear()
         self.world.loops.remove(self)
@@ -279,7 +279,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def resume(self) -> None:
         if self.is_paused:
             self.is_paused = False
-            if self._ready:
+            if self.callbacks:
                 self.world.ready.append(self)
 
     def _leave_ready(self) -> None:
@@ -289,7 +289,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def drain(self) -> None:
         """Cancel all tasks and run them to their end, after the history is over."""
         self.is_killed = False
-        self._ready.extendleft(reversed(self._unfinished))
+        self.callbacks.extendleft(reversed(self._unfinished))
         self.set_exception_handler(lambda _loop, _context: None)
         for _ in range(20):
             running = [task for task in self._running if not task.done()]
@@ -298,15 +298,17 @@ class SimLoop(asyncio.BaseEventLoop):
             for task in running:
                 task.cancel()
             for _ in range(10_000):
-                if not self._ready:
+                if not self.callbacks:
                     break
-                self.run_one()
+                handle = self.callbacks.popleft()
+                if not handle._cancelled:
+                    self.run(handle)
         for task in self._running:
             if task.done() and not task.cancelled():
                 task.exception()  # mark it as retrieved
             task._log_destroy_pending = False  # type: ignore[attr-defined] # its awaited future never completes
         self.is_killed = True
-        self._ready.clear()
+        self.callbacks.clear()
         self._running.clear()
         self.close()
 
@@ -328,7 +330,7 @@ class SimLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Handle:
         handle = SimHandle(callback, args, self, context)
         if not self.is_killed:
-            self._enqueue(handle)
+            self.enqueue(handle)
         return handle
 
     def call_soon_threadsafe(  # type: ignore[override] # without the types of arguments

@@ -52,7 +52,7 @@ class Producer(Client):
                 for number in range(rng.randint(1, 3))
             ]
             await self._send(values)
-            await asyncio.sleep(rng.expovariate(1 / 0.08))
+            await asyncio.sleep(self.loop.world.pause_s(0.08))
 
     async def _begin(self) -> None:
         while self._producer_id < 0:

@@ -43,7 +43,7 @@ class Reader(Client):
             )
             response = await connection.request(
                 FetchRequest(
-                    max_wait_ms=200,
+                    max_wait_ms=500,
                     min_bytes=1,
                     topics=[topic],
                 ),
