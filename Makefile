@@ -50,7 +50,7 @@ spark: $(SPARK)                 ## the data pipeline on Spark, jobs killed at ev
 chaos: $(INSTALLED) etcd nft    ## make chaos MINUTES=10: faults at random; SEED=… plays one run again
 	MINUTES=$(or $(MINUTES),5) SEED=$(or $(SEED),random) $(PYTEST) -s -m cluster tests/cluster/test_cluster_chaos.py
 
-sim: $(INSTALLED)               ## clusters in virtual time: make sim SEEDS=100, SEED=1 make sim for one again
+sim: $(INSTALLED)               ## clusters in virtual time: make sim HOURS=10 or SEEDS=100, SEED=1 make sim for one again
 	@PYTHONPATH=.:src $(BIN)/python -m tests.simulation
 
 demo: $(SPARK)                  ## a broker, a million messages there and back and into a table, the proof and the rates

@@ -1,40 +1,43 @@
-"""`make sim`: histories with new seeds, or one again. Ends with 1 if any went wrong, and says how to see it again."""
+"""`make sim`: run histories with new seeds on all cores, or repeat one. Exit with 1 if any failed."""
 
-import logging
 import os
 import random
 import sys
-import time
+from itertools import count, islice
+from typing import Final
 
-from tests.simulation.histories import run_history
-from tests.simulation.loop import Broken, Stuck
+from tests.simulation.runs import Outcome, Totals, run, run_on_all_cores
+
+_SEEDS: Final = 20  # if neither HOURS nor SEEDS says how many
 
 
 def main() -> int:
-    """SEED=1 repeats one history, and TRACE=1 tells it as it happens; SEEDS=100 tries that many others."""
-    seed, count = os.environ.get("SEED"), int(os.environ.get("SEEDS") or 20)
-    seed = None if seed == "random" else seed  # as elsewhere
-    first = int(seed) if seed else random.SystemRandom().getrandbits(31)
-    level = logging.INFO if os.environ.get("TRACE") else logging.CRITICAL + 1
-    logging.basicConfig(level=level, format="    %(message)s", stream=sys.stdout)
-    failed = [it for it in range(first, first + (1 if seed else count)) if not _is_sound(it)]
-    for bad in failed:
-        _say(f"to see it again: SEED={bad} make sim   (TRACE=1 tells what happens)")
-    return 1 if failed else 0
+    """SEED=1 repeats one history; SEEDS=100 runs that many others; HOURS=10 runs as many as simulate so long."""
+    seed, hours = os.environ.get("SEED"), float(os.environ.get("HOURS") or 0)
+    if seed and seed != "random":  # as elsewhere
+        first, limit = int(seed), 1
+    else:
+        first = random.SystemRandom().getrandbits(31)
+        limit = 1 << 31 if hours else int(os.environ.get("SEEDS") or _SEEDS)
+    seeds = islice(count(first), limit)
+    totals = Totals()
+    for outcome in map(run, seeds) if limit == 1 else run_on_all_cores(seeds, totals, hours):
+        totals.add(outcome)
+        _say(_line(outcome, totals))
+    for line in totals.lines():
+        _say(line)
+    return 1 if totals.failed else 0
 
 
-def _is_sound(seed: int) -> bool:
-    begun_s = time.monotonic()
-    try:
-        result = run_history(seed)
-    except (Broken, Stuck) as error:
-        _say(f"SEED={seed} {type(error).__name__}: {error}")
-        return False
-    _say(
-        f"SEED={seed} trace={result.trace} steps={result.steps} acked={result.acked}"
-        f" simulated-s={result.simulated_s:.0f} took-s={time.monotonic() - begun_s:.1f}"
+def _line(outcome: Outcome, totals: Totals) -> str:
+    result = outcome.result
+    if result is None:
+        return f"SEED={outcome.seed} {outcome.error}"
+    return (
+        f"SEED={outcome.seed} trace={result.trace} steps={result.steps} operations={result.acked}"
+        f" faults={sum(result.faults.values())} simulated-s={result.simulated_s:.0f}"
+        f" cpu-s={outcome.cpu_s:.1f} logical-hours-so-far={totals.hours:.2f}"
     )
-    return True
 
 
 def _say(line: str) -> None:

@@ -5,15 +5,14 @@ AREA=storage only some. First a run without a bug, which must find nothing.
 """
 
 import os
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from multiprocessing import get_context
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from tests.simulation.catalogue import BY_NAME, CATALOGUE
+from tests.simulation.cpu_limit import TooLong, cpu_limited
 from tests.simulation.histories import run_history
 from tests.simulation.loop import Broken, Stuck
 from tests.simulation.planted.probe import Probe
@@ -41,10 +40,6 @@ class Found(NamedTuple):
         return "not found" if self.calls else "not reached"
 
 
-class TooLong(BaseException):
-    """A history took too much CPU time. The product does not catch it."""
-
-
 def search(bug: str, seeds: range) -> Found:
     """Run one history after the other with the bug, until one of them notices it."""
     begun_s = time.process_time()
@@ -65,27 +60,13 @@ def search(bug: str, seeds: range) -> Found:
 def _complaint(seed: int) -> str:
     """What a history finds wrong; nothing if it is sound."""
     try:
-        with _limited():
+        with cpu_limited(_HISTORY_CPU_S):
             run_history(seed)
     except (Broken, Stuck) as error:
         return f"{type(error).__name__}: {error}".splitlines()[0]
     except TooLong:
         return f"TooLong: more than {_HISTORY_CPU_S} s of CPU time"
     return ""
-
-
-@contextmanager
-def _limited() -> Iterator[None]:
-    def end(_number: int, _frame: Any) -> None:
-        raise TooLong
-
-    before = signal.signal(signal.SIGPROF, end)
-    signal.setitimer(signal.ITIMER_PROF, _HISTORY_CPU_S)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
 
 
 def _search(task: tuple[str, range]) -> Found:
