@@ -151,7 +151,7 @@ class BrokerContext:
 
 @contextmanager
 def broker_context(
-    directory: Path, settings: Mapping[str, str] | None = None
+    directory: Path, settings: Mapping[str, str] | None = None, clock: ManualClock | None = None
 ) -> Iterator[BrokerContext]:
     """Started in `directory`, and stopped at the end."""
     with asyncio.Runner() as runner:
@@ -159,7 +159,15 @@ def broker_context(
         data = DataDirectory(str(directory / "data"))
         threads = ThreadPoolExecutor(1)
         try:
-            started = _started(runner, directory, data, threads, tasks, dict(settings or {}))
+            started = _started(
+                runner,
+                directory,
+                data,
+                threads,
+                tasks,
+                dict(settings or {}),
+                clock or ManualClock(),
+            )
             broker = runner.run(started)
             yield broker
             broker.services.transactions.close()
@@ -178,8 +186,9 @@ async def _started(
     threads: ThreadPoolExecutor,
     tasks: Tasks,
     settings: dict[str, str],
+    clock: ManualClock,
 ) -> BrokerContext:
-    clock, metrics, rules = ManualClock(), BrokerMetrics(), Rules()
+    metrics, rules = BrokerMetrics(), Rules()
     replicas = Replicas(data, metrics, asyncio.get_running_loop(), threads, clock)
     identity = Identity(broker_id=BROKER_ID, directory_id="d", session_timeout_ms=60_000)
     store = SqliteStore(directory / "metadata.sqlite", clock)

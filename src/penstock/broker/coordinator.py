@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, TypeVar
 
 from penstock.broker.cluster import Cluster, Spawn
@@ -17,7 +18,7 @@ from penstock.groups.events import Effect, Event, Reply
 from penstock.groups.listing import type_of
 from penstock.groups.machine import Group
 from penstock.groups.replay import Replay
-from penstock.groups.shard import Shard
+from penstock.groups.shard import Now, Shard
 from penstock.groups.state import Ground, Rules
 from penstock.groups.topics import Topics
 from penstock.metadata.config_changes import MAX_GROUP_ID_BYTES
@@ -118,7 +119,9 @@ class GroupCoordinator:
 
     def _new_replay(self) -> Replay:
         return Replay(
-            self._ground, now_ms=self._clock.monotonic_ms(), wall_ms=self._clock.wall_ms()
+            self._ground,
+            now_ms=self._clock.monotonic_ms(),
+            wall_ms=self._replicas.expiry_clock.now_ms(),
         )
 
     def _open_shard(self, replay: Replay, partition: Partition, lost: Lost) -> GroupShard:
@@ -318,4 +321,12 @@ class GroupCoordinator:
                 await asyncio.sleep(0)
             if shard not in self._shards or not shard.is_writable:
                 return
-            shard.do(group_id, lambda now, id=group_id: shard.core.expire(id, now, retention_ms))  # type: ignore[misc] # bound at once
+            shard.do(group_id, partial(self._expire, shard, group_id, retention_ms))
+
+    def _expire(
+        self, shard: GroupShard, group_id: str, retention_ms: int, now: Now
+    ) -> list[Effect]:
+        expiry_now = Now(now.ms, self._replicas.expiry_clock.now_ms())
+        return shard.core.expire(
+            group_id, expiry_now, retention_ms, is_due=shard.may_expire(retention_ms)
+        )

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from penstock.broker import shard_log
 from penstock.broker.partition import Partition
+from penstock.broker.steady_clock import HOLD_MS
 from penstock.model.clock import Clock
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.storage.log import Origin
@@ -90,6 +91,7 @@ class LogShard:
         self._waiting: set[Waiting] = set()  # everyone whose answer is still to come
         self._closed = False
         self._unwritable_ms: int | None = None  # when that was last seen
+        self._opened_ms = clock.monotonic_ms()
 
     @property
     def waiting_count(self) -> int:
@@ -113,6 +115,14 @@ class LogShard:
         except BrokerError:
             return False
         return True
+
+    def may_expire(self, retention_ms: int) -> bool:
+        """Whether this broker has been the coordinator for long enough to delete what is old by its wall clock.
+
+        A new coordinator may have started with a wrong clock: it waits as long as after a jump of the clock.
+        """
+        open_ms = self._clock.monotonic_ms() - self._opened_ms
+        return open_ms >= min(HOLD_MS, retention_ms)
 
     def begin(self) -> None:
         """After a replay: go on with what the log tells of, once that is committed, as all else."""

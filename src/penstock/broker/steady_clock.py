@@ -13,7 +13,7 @@ from penstock.model.clock import Clock
 _log = logging.getLogger(__name__)
 
 _TOLERANCE_MS: Final = 60_000  # beyond what a time server corrects between two looks
-_HOLD_MS: Final = 3_600_000
+HOLD_MS: Final = 3_600_000  # a wrong clock can be put right in that time
 
 
 class SteadyClock:
@@ -38,7 +38,7 @@ class SteadyClock:
                 self._held_until_ms = None
                 _log.info("clock-set-back expiry=%s", "by-the-clock-again")
         elif self._held_until_ms is None or offset_ms - self._held_offset_ms > _TOLERANCE_MS:
-            self._held_until_ms, self._held_offset_ms = now_ms + _HOLD_MS, offset_ms
+            self._held_until_ms, self._held_offset_ms = now_ms + HOLD_MS, offset_ms
             _log.warning(
                 "clock-jumped seconds=%d expiry=%s remedy=%s",
                 ahead_ms // 1000,

@@ -9,6 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple
 
 from penstock.broker.cluster import Cluster, Spawn
@@ -27,6 +28,7 @@ from penstock.model.features import TRANSACTION_VERSION
 from penstock.model.ids import TopicPartition
 from penstock.transactions.events import (
     Add,
+    Effect,
     End,
     Initialize,
     Markers,
@@ -106,7 +108,7 @@ class TransactionCoordinator:
             cluster,
             clock,
             spawn,
-            new_replay=lambda: TxnReplay(self._now()),
+            new_replay=lambda: TxnReplay(self._expiry_now()),
             open_shard=self._open_shard,
         )
         self._sweepers: list[asyncio.Task[None]] = []
@@ -129,6 +131,10 @@ class TransactionCoordinator:
 
     def _now(self) -> Now:
         return Now(self._clock.monotonic_ms(), self._clock.wall_ms())
+
+    def _expiry_now(self) -> Now:
+        """For what is ended because it is old."""
+        return Now(self._clock.monotonic_ms(), self._replicas.expiry_clock.now_ms())
 
     def _open_shard(self, replay: TxnReplay, partition: Partition, lost: Lost) -> TxnShard:
         return TxnShard(
@@ -337,11 +343,18 @@ class TransactionCoordinator:
 
     async def _forget_expired_of(self, shard: TxnShard) -> None:
         silence_ms = self._cluster.config.transactional_id_expiration_ms
-        for count, found in enumerate(shard.core.expired(self._now(), silence_ms)):
+        if not shard.may_expire(silence_ms):
+            return
+        for count, found in enumerate(shard.core.expired(self._expiry_now(), silence_ms)):
             if count % _SWEEP_SLICE == 0:
                 await asyncio.sleep(0)
             if shard.is_open and shard.is_writable:
-                shard.do(found, lambda now, id=found: shard.core.forget(id, now, silence_ms))  # type: ignore[misc] # bound at once
+                shard.do(found, partial(self._forget, shard, found, silence_ms))
+
+    def _forget(
+        self, shard: TxnShard, transactional_id: str, silence_ms: int, _: Now
+    ) -> list[Effect]:
+        return shard.core.forget(transactional_id, self._expiry_now(), silence_ms)
 
     async def _sweep(self, work: Callable[[TxnShard], Awaitable[None]]) -> None:
         """One shard after the other: what fails in one costs no other its turn."""

@@ -288,17 +288,19 @@ def expire(
     now_ms: int,
     wall_ms: int,
     retention_ms: int,
+    is_due: bool = True,
 ) -> Records:
     """Drop what nobody has needed for the retention time, and say what to write for that.
 
     Offsets in topics that were deleted go at once. An empty group's offsets live on from the moment it became empty; those of topics that no member
     subscribes to any more, and those of simple consumers, from their last commit.
+    `is_due`: whether anything may be deleted because it is old.
     """
-    since_ms = None  # by the monotonic clock; None: from the commit
-    may_expire = True
+    since_ms, since_wall_ms = None, -1  # by the monotonic clock; None: from the commit
+    may_expire = is_due
     if isinstance(group, ClassicGroup):
         if group.protocol_type is not None and group.is_empty:
-            since_ms = group.since_ms
+            since_ms, since_wall_ms = group.since_ms, group.since_wall_ms
         elif not group.is_empty and not (group.is_consumer and group.state is State.STABLE):
             may_expire = False
     written: Records = []
@@ -314,7 +316,7 @@ def expire(
             elif found.expire_ms != -1:
                 over = wall_ms >= found.expire_ms
             elif since_ms is not None:
-                over = now_ms - since_ms >= retention_ms
+                over = min(now_ms - since_ms, wall_ms - since_wall_ms) >= retention_ms
             else:
                 over = wall_ms - found.commit_ms >= retention_ms
             if over and not offsets.is_unstable(group.id, topic, index):

@@ -161,6 +161,7 @@ class Replay:
         group = ClassicGroup(group_id, self._ground, now_ms=self._now_ms)
         if value.current_state_timestamp >= 0:
             group.since_ms -= max(self._wall_ms - value.current_state_timestamp, 0)
+            group.since_wall_ms = value.current_state_timestamp
         for stored in value.members:
             member = Member(
                 stored.member_id,

@@ -178,8 +178,10 @@ class Shard:
         ]
         return [WriteBytes(written)] if written else []
 
-    def expire(self, group_id: str, now: Now, retention_ms: int) -> list[Effect]:
-        """End old offsets, and the group with its last one if it has no members."""
+    def expire(
+        self, group_id: str, now: Now, retention_ms: int, *, is_due: bool = True
+    ) -> list[Effect]:
+        """End old offsets, and the group with its last one if it has no members. See `commits.expire`."""
         group = self.groups.get(group_id)
         if group is None:
             return []
@@ -190,6 +192,7 @@ class Shard:
             now_ms=now.ms,
             wall_ms=now.wall_ms,
             retention_ms=retention_ms,
+            is_due=is_due,
         )
         effects: list[Effect] = [WriteBytes(written)] if written else []
         pending = isinstance(group, ClassicGroup) and group.pending

@@ -140,6 +140,7 @@ class ClassicGroup:
         "protocol",
         "protocol_type",
         "since_ms",
+        "since_wall_ms",
         "state",
         "static",
         "subscribed",
@@ -151,6 +152,7 @@ class ClassicGroup:
         self.ground = ground
         self.state = State.EMPTY
         self.since_ms = now_ms  # in this state, on the monotonic clock
+        self.since_wall_ms = -1  # likewise, as it was read back; -1: since then
         self.generation = 0
         self.protocol_type: str | None = None  # None: offsets without membership
         self.protocol: str | None = None
@@ -169,7 +171,7 @@ class ClassicGroup:
         assert state in TRANSITIONS[self.state], f"{self.id}: {self.state} -> {state}"
         self.initial = state is State.PREPARING and self.state is State.EMPTY
         self.state = state
-        self.since_ms = now_ms
+        self.since_ms, self.since_wall_ms = now_ms, -1
 
     def restore(self, state: State, generation: int) -> None:
         """As it was, in a log or as a group of another kind: not a transition of this one."""

@@ -104,4 +104,11 @@ class Shard:
 
 
 def _is_expired(transaction: Transaction, now: Now, silence_ms: int) -> bool:
-    return transaction.status in AT_REST and now.ms - transaction.updated.ms >= silence_ms
+    """By both clocks: what passed before the shard was read back is known from the wall clock of then, and it may have
+    been set right meanwhile."""
+    updated = transaction.updated
+    return (
+        transaction.status in AT_REST
+        and now.ms - updated.ms >= silence_ms
+        and now.wall_ms - updated.wall_ms >= silence_ms
+    )
