@@ -10,6 +10,7 @@ from typing import Final
 from tests.simulation.clients.admin import move_partition
 from tests.simulation.clients.client import HOST as CLIENT
 from tests.simulation.clients.client import Client
+from tests.simulation.clocks import jump_ms
 from tests.simulation.machine import Machine
 from tests.simulation.simulation import Simulation
 from tests.simulation.store import HOST as STORE
@@ -49,6 +50,7 @@ class Nemesis:
             self.reset_connections,
             self.restart,
             self.crash_all,
+            self.clock_jump,
         ]
         if len(sim.machines) > _REPLICAS:
             self.kinds += [self.move, self.move]
@@ -227,6 +229,15 @@ class Nemesis:
             if self._rng.random() < 0.4:
                 link.reset()
         return 0.0, lambda: None
+
+    def clock_jump(self) -> tuple[float, Heal] | None:
+        """Somebody sets a machine's clock wrong, and half of the time right again."""
+        clock = self._someone().clock
+        by_ms = jump_ms(self._rng)
+        clock.jump(by_ms)
+        if self._rng.random() < 0.5:
+            return 0.0, lambda: None
+        return self._rng.uniform(0.2, 20), lambda: clock.jump(-by_ms)
 
     def move(self) -> tuple[float, Heal] | None:
         """No fault, but what an operator may do at any time: a partition goes to other brokers."""

@@ -44,6 +44,14 @@ class ProcessNetwork(Protocol):
         """Whether a read of the socket returns data or its end."""
 
 
+class ProcessClock(Protocol):
+    """The monotonic clock of a process's machine."""
+
+    def monotonic_s(self) -> float: ...
+    def world_s(self, monotonic_s: float) -> float:
+        """The virtual time at which it shows this."""
+
+
 class World:
     """All processes, and the events outside of them."""
 
@@ -88,8 +96,8 @@ class World:
     def call_at(self, when_s: float, event: Callable[[], None]) -> None:
         heapq.heappush(self._timers, (when_s, next(self._order), None, event))
 
-    def add_timer(self, loop: "SimLoop", timer: "SimTimer") -> None:
-        heapq.heappush(self._timers, (timer.when(), next(self._order), loop, timer))
+    def add_timer(self, when_s: float, loop: "SimLoop", timer: "SimTimer") -> None:
+        heapq.heappush(self._timers, (when_s, next(self._order), loop, timer))
 
     def run_until(self, done: Callable[[], bool], limit_s: float, what: str) -> None:
         end_s = self.now_s + limit_s
@@ -222,8 +230,10 @@ class SimLoop(asyncio.BaseEventLoop):
         network: ProcessNetwork | None = None,
         *,
         broker_id: int = 0,
+        clock: ProcessClock | None = None,
     ) -> None:
         super().__init__()
+        self._clock = clock  # None: true time
         self.broker_id = broker_id  # 0: the process is no broker
         self.world = world
         self.callbacks: deque[Any] = deque()  # to be run: SimHandle or SimTimer
@@ -323,7 +333,7 @@ class SimLoop(asyncio.BaseEventLoop):
     # The interface of BaseEventLoop ------------------------------------------------------------
 
     def time(self) -> float:
-        return self.world.now_s
+        return self.world.now_s if self._clock is None else self._clock.monotonic_s()
 
     def call_soon(  # type: ignore[override] # without the types of arguments
         self, callback: Any, *args: Any, context: Context | None = None
@@ -341,14 +351,15 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_later(  # type: ignore[override] # without the types of arguments
         self, delay: float, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        return self.call_at(self.world.now_s + delay, callback, *args, context=context)
+        return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override] # without the types of arguments
         self, when: float, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         timer = SimTimer(when, callback, args, self, context)
         if not self.is_killed:
-            self.world.add_timer(self, timer)
+            when_s = when if self._clock is None else self._clock.world_s(when)
+            self.world.add_timer(when_s, self, timer)
         return timer
 
     def create_task(self, coro: Any, *, name: Any = None, context: Any = None) -> asyncio.Task[Any]:

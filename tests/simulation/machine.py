@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import os
 import random
+from asyncio import events
 from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
 from unittest import mock
@@ -23,29 +24,18 @@ from penstock.model.errors import BrokerError, StorageFault
 from penstock.node.node import Node
 from penstock.node.settings import Settings, load_settings
 from penstock.storage.directory import DataDirectory
+from tests.simulation.clocks import MachineClock
 from tests.simulation.disk import SimDisk
 from tests.simulation.loop import SimLoop, World
 from tests.simulation.network import Door, Network, WireSocket
 from tests.simulation.store import StoreCore, StoreView
 
 PORT: Final = 9092
-_WALL_MS: Final = 1_700_000_000_000
 _RESTART_S: Final = 0.5
 
 
 def host_of(broker_id: int) -> str:
     return f"b{broker_id}"
-
-
-class SimClock:
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def wall_ms(self) -> int:
-        return _WALL_MS + int(self._world.now_s * 1000)
-
-    def monotonic_ms(self) -> int:
-        return int(self._world.now_s * 1000)
 
 
 class Machine:
@@ -67,6 +57,7 @@ class Machine:
         self.host = host_of(broker_id)
         self.directory = directory
         self.disk = SimDisk(directory)
+        self.clock = MachineClock(world)
         self.boots = 1
         self.runs = 0
         self.loop: SimLoop | None = None
@@ -91,7 +82,11 @@ class Machine:
             return
         self.runs += 1
         self.loop = loop = SimLoop(
-            self.world, f"{self.host}.{self.runs}", self.network, broker_id=self.broker_id
+            self.world,
+            f"{self.host}.{self.runs}",
+            self.network,
+            broker_id=self.broker_id,
+            clock=self.clock,
         )
         self.network.host_of[loop] = self.host
         loop.spawn(self._serve(loop), "serve")
@@ -143,6 +138,7 @@ class Machine:
         self.on_power_loss()
         self.disk.lose_power(None if entirely else self.world.rng)
         self.boots += 1
+        self.clock.boot()
 
     def boot(self) -> None:
         """Power is back, or the process is to run again."""
@@ -162,7 +158,7 @@ class Machine:
 
 class SimNode(Node):
     def __init__(self, settings: Settings, machine: Machine, loop: SimLoop) -> None:
-        super().__init__(settings, SimClock(machine.world))
+        super().__init__(settings, machine.clock)
         self._machine = machine
         self._sim_loop = loop
 
@@ -299,7 +295,8 @@ def simulated(world: World, machines: dict[str, Machine]) -> Iterator[None]:
         return DataDirectory(path, disk=machine.disk, boot_id=boot_id, **more)
 
     def now_s() -> float:
-        return world.now_s
+        loop = events._get_running_loop()
+        return world.now_s if loop is None else loop.time()
 
     def some_bytes(size: int) -> bytes:
         return world.rng.randbytes(size)
@@ -309,6 +306,8 @@ def simulated(world: World, machines: dict[str, Machine]) -> Iterator[None]:
         mock.patch("penstock.node.node.DataDirectory", directory),
         mock.patch("penstock.broker.session.Keeper", SimKeeper),
         mock.patch("penstock.broker.keeper.monotonic", now_s),
+        mock.patch("penstock.broker.departed.monotonic", now_s),
+        mock.patch("penstock.storage.syncs.monotonic", now_s),
         mock.patch("penstock.broker.waiters.set", OrderedSet, create=True),
         mock.patch("penstock.node.tasks.set", OrderedSet, create=True),
         mock.patch.object(os, "urandom", some_bytes),

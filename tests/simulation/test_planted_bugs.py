@@ -13,7 +13,7 @@ from tests.simulation.simulation import Result, Shape, Simulation, simulation
 from tests.support.seed import EVERY_RUN
 
 _SEEDS = 12
-_TRIES = 3  # what a schedule leaves open is up to the seed
+_TRIES = 12  # what a schedule leaves open is up to the seed
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from penstock.wire.messages.metadata import (
     MetadataResponse,
 )
 from penstock.wire.schema import Message
+from tests.simulation.clocks import SimClock
 from tests.simulation.loop import SimLoop
-from tests.simulation.machine import PORT, SimClock, host_of
+from tests.simulation.machine import PORT, host_of
 
 Response = TypeVar("Response", bound=Message)
 
