@@ -29,6 +29,7 @@ from tests.simulation.disk import SimDisk
 from tests.simulation.loop import SimLoop, World
 from tests.simulation.network import Door, Network, WireSocket
 from tests.simulation.store import StoreCore, StoreView
+from tests.simulation.syscalls import Syscalls
 
 PORT: Final = 9092
 _RESTART_S: Final = 0.5
@@ -56,8 +57,8 @@ class Machine:
         self.broker_id = broker_id
         self.host = host_of(broker_id)
         self.directory = directory
-        self.disk = SimDisk(directory)
         self.clock = MachineClock(world)
+        self.disk = SimDisk(directory, self.clock.wall_ms)
         self.boots = 1
         self.runs = 0
         self.loop: SimLoop | None = None
@@ -81,6 +82,7 @@ class Machine:
         if self.loop is not None:
             return
         self.runs += 1
+        self.disk.restart()
         self.loop = loop = SimLoop(
             self.world,
             f"{self.host}.{self.runs}",
@@ -292,7 +294,7 @@ def simulated(world: World, machines: dict[str, Machine]) -> Iterator[None]:
     def directory(path: str, **more: Any) -> DataDirectory:
         machine = machines[path]
         boot_id = f"boot-{machine.boots}"
-        return DataDirectory(path, disk=machine.disk, boot_id=boot_id, **more)
+        return DataDirectory(path, boot_id=boot_id, **more)
 
     def now_s() -> float:
         loop = events._get_running_loop()
@@ -302,7 +304,9 @@ def simulated(world: World, machines: dict[str, Machine]) -> Iterator[None]:
         return world.rng.randbytes(size)
 
     network = next(iter(machines.values())).network
+    disks = {path: machine.disk for path, machine in machines.items()}
     with (
+        Syscalls(disks).replaced(),
         mock.patch("penstock.node.node.DataDirectory", directory),
         mock.patch("penstock.broker.session.Keeper", SimKeeper),
         mock.patch("penstock.broker.keeper.monotonic", now_s),
