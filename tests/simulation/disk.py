@@ -16,6 +16,7 @@ from typing import ClassVar, Final, NoReturn
 _mkdir, _rmdir, _unlink = os.mkdir, os.rmdir, os.unlink  # later, calls of these are simulated
 
 PAGE_BYTES: Final = 4096
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _SECTOR_BYTES: Final = 512
 _AMPLE_BYTES: Final = 1 << 40
 _GARBAGE: Final = 0.1  # of the pages that did not persist, in the part by which the file grew
@@ -24,12 +25,13 @@ _GARBAGE: Final = 0.1  # of the pages that did not persist, in the part by which
 class File:
     """An inode: its durable content, and what was written since its last sync."""
 
-    __slots__ = ("content", "cut_to", "dirty", "durable", "modified_ms", "size")
+    __slots__ = ("content", "cut_to", "dirty", "dropped", "durable", "modified_ms", "size")
 
     def __init__(self, durable: bytes = b"") -> None:
         self.durable = bytearray(durable)
         self.size = len(durable)
         self.dirty: set[int] = set()  # numbers of pages
+        self.dropped: set[int] = set()  # pages that the kernel could not write and takes for clean
         self.cut_to: int | None = None  # the smallest size since the last sync, if it was cut
         self.modified_ms = 0
         self.content: bytes | None = None  # once it has no name and no reader in the file system
@@ -40,7 +42,9 @@ class File:
 
     def wrote(self, position: int, size_bytes: int) -> None:
         end = position + size_bytes
-        self.dirty.update(range(position // PAGE_BYTES, (end + PAGE_BYTES - 1) // PAGE_BYTES))
+        pages = range(position // PAGE_BYTES, (end + PAGE_BYTES - 1) // PAGE_BYTES)
+        self.dirty.update(pages)
+        self.dropped.difference_update(pages)
         self.size = max(self.size, end)
 
     def cut(self, size: int) -> None:
@@ -63,8 +67,19 @@ class File:
 
     def fail_to_sync(self) -> None:
         """The kernel takes the pages for clean from now on, as Linux does, and they are not on the disk."""
+        self.dropped |= self.dirty
         self.dirty.clear()
         self.cut_to = None
+
+    def evict_dropped(self, content: bytes) -> bytes:
+        """What a reader gets once the pages that could not be written have left the page cache."""
+        left = bytearray(content)
+        for page in self.dropped:
+            start, end = page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, self.size)
+            on_disk = self.durable[start:end]
+            left[start:end] = on_disk + bytes(max(end - start, 0) - len(on_disk))
+        self.dropped.clear()
+        return bytes(left)
 
     def after_power_loss(self, content: bytes, rng: Random | None) -> bytes:
         """What is left of `content`; without `rng` only what was synced."""
@@ -130,6 +145,7 @@ class Faults:
         "free_descriptors",
         "has_failed",
         "is_read_only",
+        "on_failure",
         "sync_error",
     )
 
@@ -142,6 +158,13 @@ class Faults:
         self.sync_error = errno.EIO
         self.is_read_only = False
         self.has_failed = False
+        self.on_failure: Callable[[], None] = lambda: None
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing has failed, or is about to."""
+        pending = self.bad_reads or self.bad_writes or self.bad_syncs or self.is_read_only
+        return not (self.has_failed or pending)
 
     def check_read(self) -> None:
         if self.bad_reads and not Faults.are_off:
@@ -163,6 +186,10 @@ class Faults:
 
     def _fail(self, number: int) -> NoReturn:
         self.has_failed = True
+        if (
+            number not in NO_ROOM
+        ):  # a small file that cannot be synced for lack of room is written anew later
+            self.on_failure()
         raise os_error(number)
 
     def check_room(self) -> None:
@@ -227,6 +254,14 @@ class SimDisk:
         self.run += 1
         if self.faults.free_descriptors is not None:
             self.faults.free_descriptors += 8
+
+    def evict(self) -> None:
+        """Let go of pages that could not be written: whoever reads them gets what is on the disk."""
+        for path, file in _files(self._tree, self.root):
+            if file.dropped:
+                left = file.evict_dropped(_read(path))
+                with open(path, "r+b") as real:
+                    real.write(left)
 
     # Names -----------------------------------------------------------------------------------------
 

@@ -11,8 +11,9 @@ from tests.simulation.clients.admin import move_partition
 from tests.simulation.clients.client import HOST as CLIENT
 from tests.simulation.clients.client import Client
 from tests.simulation.clocks import jump_ms
+from tests.simulation.disk_faults import DiskFaults
 from tests.simulation.machine import Machine
-from tests.simulation.simulation import Simulation
+from tests.simulation.simulation import Shape, Simulation
 from tests.simulation.store import HOST as STORE
 
 _TWO_AT_ONCE: Final = 0.35
@@ -35,6 +36,7 @@ class Nemesis:
         self._dark: Machine | None = None  # lost power, and not everything is in sync since
         self._ends_s = 0.0
         self._storm_ends_s = float("inf")
+        self._disks = disks = DiskFaults(sim.world, self._someone, self._may_fail)
         self.kinds: list[Callable[[], tuple[float, Heal] | None]] = [
             self.crash,
             self.crash,
@@ -51,11 +53,18 @@ class Nemesis:
             self.restart,
             self.crash_all,
             self.clock_jump,
+            disks.fill_disk,
+            disks.lack_descriptors,
+            disks.fail_disk,
+            disks.slow_disk,
+            disks.hang_disk,
         ]
         if len(sim.machines) > _REPLICAS:
             self.kinds += [self.move, self.move]
+        if _is_synced(sim.shape):
+            self.kinds.append(self.lose_power_everywhere)
         if only:
-            self.kinds = [getattr(self, name) for name in only]
+            self.kinds = [getattr(self, name, None) or getattr(disks, name) for name in only]
 
     def unleash(self, seconds: float, *, lulls: bool = False) -> None:
         """Inject faults for so long, then heal all. With `lulls`, faults and load come in storms:
@@ -153,11 +162,7 @@ class Nemesis:
         for machine in machines:
             machine.crash()
 
-        def heal() -> None:
-            for machine in machines:
-                self._sim.world.call_later(self._rng.uniform(0, 2), machine.boot)
-
-        return self._rng.uniform(0.1, 3), heal
+        return self._rng.uniform(0.1, 3), lambda: self._boot_all(machines)
 
     def lose_power(self) -> tuple[float, Heal] | None:
         machine = self._someone()
@@ -167,10 +172,32 @@ class Nemesis:
         machine.lose_power()
         return self._rng.uniform(0.3, 6), machine.boot
 
+    def lose_power_everywhere(self) -> tuple[float, Heal] | None:
+        """Of all machines that run: nothing is acknowledged there before it is on the disks."""
+        machines = [it for it in self._sim.machines.values() if it.loop is not None]
+        if not self._may_lose_power():
+            return None
+        for machine in machines:
+            machine.lose_power()
+        return self._rng.uniform(0.3, 3), lambda: self._boot_all(machines)
+
+    def _boot_all(self, machines: list[Machine]) -> None:
+        for machine in machines:
+            self._sim.world.call_later(self._rng.uniform(0, 2), machine.boot)
+
+    def _may_fail(self, machine: Machine) -> bool:
+        """Whether this one may lose what it has: one machine at a time, until all replicas are in sync again."""
+        if not self._may_lose_power():
+            return False
+        self._dark = machine
+        return True
+
     def _may_lose_power(self) -> bool:
         if self._dark is None:
             return True
-        if self._dark.is_up and self._sim.invariants.all_in_sync():
+        dark = self._dark
+        is_well = dark.is_up and dark.disk.faults.is_sound
+        if is_well and self._sim.invariants.all_in_sync():
             self._dark = None
         return self._dark is None
 
@@ -247,3 +274,8 @@ class Nemesis:
         client = Client(sim.loop, list(sim.machines), "operator")
         sim.loop.spawn(move_partition(client, topic, index, replicas), "move")
         return 0.0, lambda: None
+
+
+def _is_synced(shape: Shape) -> bool:
+    """Whether every record of every topic is on the disks before it is acknowledged."""
+    return ("flush.messages", "1") in shape.configs and not (shape.topics or shape.workloads)

@@ -241,6 +241,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.number = len(world.loops) + len(world.dead)
         self.is_paused = False
         self.is_killed = False
+        self.thread_delay_s = 0.0  # what waits for a disk takes so much longer
         self.network = network
         self._readers: dict[int, tuple[Callable[..., object], tuple[Any, ...]]] = {}
         self._writers: dict[int, tuple[Callable[..., object], tuple[Any, ...]]] = {}
@@ -375,7 +376,8 @@ class SimLoop(asyncio.BaseEventLoop):
         """Run the function after the delay of a thread. It never runs after the end of the process."""
         _executor, func, *rest = args
         future = self.create_future()
-        self.call_later(self.world.rng.uniform(0.000_1, 0.003), self._work, future, func, rest)
+        delay_s = self.world.rng.uniform(0.000_1, 0.003) + self.thread_delay_s
+        self.call_later(delay_s, self._work, future, func, rest)
         return future
 
     def _work(self, future: asyncio.Future[T], func: Callable[..., T], args: Any) -> None:

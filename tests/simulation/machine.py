@@ -64,6 +64,7 @@ class Machine:
         self.loop: SimLoop | None = None
         self.node: SimNode | None = None
         self.is_wanted = False
+        self.thread_delay_s = 0.0
         self.on_power_loss: Callable[[], None] = lambda: None
         self._settings = settings
         os.makedirs(directory, exist_ok=True)
@@ -71,6 +72,18 @@ class Machine:
     @property
     def is_up(self) -> bool:
         return self.node is not None and self.node.is_started
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether the broker has given up its disk."""
+        replicas = None if self.node is None else self.node.replicas
+        return replicas is not None and replicas.is_offline
+
+    def slow_down(self, thread_delay_s: float) -> None:
+        """From now on what waits for the disk takes so much longer."""
+        self.thread_delay_s = thread_delay_s
+        if self.loop is not None:
+            self.loop.thread_delay_s = thread_delay_s
 
     @property
     def partitions(self) -> list[Partition]:
@@ -90,6 +103,7 @@ class Machine:
             broker_id=self.broker_id,
             clock=self.clock,
         )
+        loop.thread_delay_s = self.thread_delay_s
         self.network.host_of[loop] = self.host
         loop.spawn(self._serve(loop), "serve")
 

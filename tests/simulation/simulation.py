@@ -28,7 +28,8 @@ from tests.support.checker import History, assert_sound
 _FAST: Final = "/dev/shm" if Path("/dev/shm").is_dir() else None
 SETTINGS: Final = {
     "replica.lag.time.max.ms": "3000",
-    "penstock.disk.reserve.bytes": "0",
+    "penstock.disk.reserve.bytes": "262144",
+    "penstock.disk.hang.max.ms": "4000",
     "log.flush.offset.checkpoint.interval.ms": "2000",
     "penstock.scrub.bytes.per.second": "0",
     "replica.fetch.wait.max.ms": "660",  # polls cost most of the time in which nothing happens

@@ -85,8 +85,7 @@ class Syscalls:
         if disk is None:
             return _open_file(path, mode, buffering, **more)
         if "w" not in mode and "x" not in mode:
-            disk.faults.check_read()
-            disk.faults.take_descriptor()
+            disk.faults.take_descriptor()  # bad sectors are not in these: the product makes them anew
             disk.faults.give_descriptor()  # the caller closes it before anything else happens
             return _open_file(path, mode, buffering, **more)
         flags = os.O_RDWR | os.O_CREAT | (os.O_EXCL if "x" in mode else os.O_TRUNC)
@@ -99,7 +98,7 @@ class Syscalls:
         opened = self._opened.get(fd)
         if opened is None or not isinstance(opened.node, File):
             return _pwrite(fd, data, position)
-        disk, file, _ = opened
+        disk, file = opened.disk, opened.node
         disk.faults.check_change()
         size_bytes = self._room_for(disk, file, position, len(data))
         written = _pwrite(fd, memoryview(data)[:size_bytes], position)
