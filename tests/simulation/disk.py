@@ -19,6 +19,8 @@ PAGE_BYTES: Final = 4096
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _SECTOR_BYTES: Final = 512
 _AMPLE_BYTES: Final = 1 << 40
+_SHARED_BY: Final = 3
+_OF_A_PROCESS: Final = 8  # descriptors that a new process finds free at least
 _GARBAGE: Final = 0.1  # of the pages that did not persist, in the part by which the file grew
 
 
@@ -138,6 +140,7 @@ class Faults:
     are_off: ClassVar[bool] = False  # while the simulation looks at files
 
     __slots__ = (
+        "_given",
         "bad_reads",
         "bad_syncs",
         "bad_writes",
@@ -152,6 +155,7 @@ class Faults:
     def __init__(self) -> None:
         self.free_bytes: int | None = None  # None: ample
         self.free_descriptors: int | None = None  # of the process; None: ample
+        self._given = 0
         self.bad_reads = 0  # so many of the next calls fail
         self.bad_writes = 0
         self.bad_syncs = 0
@@ -216,8 +220,11 @@ class Faults:
             self.free_descriptors -= 1
 
     def give_descriptor(self) -> None:
+        """Connections take the greater part of what is given back, while there are few."""
         if self.free_descriptors is not None:
-            self.free_descriptors += 1
+            self._given += 1
+            if self._given % _SHARED_BY == 0:
+                self.free_descriptors += 1
 
 
 @contextmanager
@@ -253,7 +260,7 @@ class SimDisk:
         """Another process."""
         self.run += 1
         if self.faults.free_descriptors is not None:
-            self.faults.free_descriptors += 8
+            self.faults.free_descriptors += _OF_A_PROCESS
 
     def evict(self) -> None:
         """Let go of pages that could not be written: whoever reads them gets what is on the disk."""

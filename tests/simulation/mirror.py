@@ -104,8 +104,15 @@ class Mirrors:
 
         def append_as_follower(log: Log, records: memoryview) -> None:
             mirror = self.of(log)
-            copy(log, records)
+            try:
+                copy(log, records)
+            finally:  # batches before a fault are in the log, and count
+                copied(log, mirror, records)
+
+        def copied(log: Log, mirror: Mirror, records: memoryview) -> None:
             for _, header in iter_headers(records):
+                if not mirror.end <= header.base_offset < log.next_offset:
+                    continue
                 batch = Batch(
                     header.base_offset, header.next_offset, header.leader_epoch, header.crc
                 )

@@ -145,16 +145,17 @@ def test_a_full_disk_takes_a_part_and_room_comes_back_with_a_cut(disk: SimDisk) 
 
 def test_descriptors_run_out_and_come_back(disk: SimDisk) -> None:
     files = OpenFiles()
-    disk.faults.free_descriptors = 1
-    one = SegmentFile(files, disk.root, 0, ".log")
-    one.create()
-    held = one.handle
-    two = SegmentFile(files, disk.root, 1, ".log")
+    disk.faults.free_descriptors = 3
+    held = []
+    for number in range(3):
+        file = SegmentFile(files, disk.root, number, ".log")
+        file.create()
+        held.append(file.handle)
+    another = SegmentFile(files, disk.root, 3, ".log")
     with pytest.raises(OutOfResources):
-        two.create()
-    assert held is not None
-    del held
-    two.create()
+        another.create()
+    held.clear()  # and connections take two of them
+    another.create()
 
 
 def test_a_read_only_disk_takes_no_change(disk: SimDisk) -> None:
