@@ -93,9 +93,11 @@ class DiskFaults:
         return self._rng.uniform(1, 8), lambda: self._mend(machine)
 
     def _failed(self, machine: Machine) -> None:
-        """The broker must find out, and stop."""
+        """The broker must find out, and stop. While it starts, it gives up only the log that it cannot read."""
         self._world.note(f"{machine.host}: its disk has failed")
         run = machine.runs
+        if not machine.is_up:
+            return
 
         def check() -> None:
             if machine.runs == run and machine.is_up and not machine.is_offline:

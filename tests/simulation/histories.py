@@ -12,7 +12,7 @@ LONG_S: Final = 300.0  # of a history with storms of faults and lulls between th
 _CALM_S: Final = 4.0  # after the faults, before anybody asks whether all is well
 SHAPES: Final = (
     Shape(),
-    Shape(brokers=4, partitions=3),
+    Shape(brokers=4, partitions=3, configs=(("segment.bytes", "4096"), ("flush.ms", "600"))),
     Shape(partitions=1, configs=(("segment.bytes", "4096"), ("flush.messages", "1"))),
 )
 

@@ -74,6 +74,15 @@ class Mirrors:
         for key in [it for it in self._known if it[0].startswith(f"{directory}/")]:
             del self._known[key]
 
+    def _copied(self, log: Log, mirror: Mirror, records: memoryview) -> None:
+        for _, header in iter_headers(records):
+            if mirror.end <= header.base_offset < log.next_offset:
+                batch = Batch(
+                    header.base_offset, header.next_offset, header.leader_epoch, header.crc
+                )
+                mirror.add(batch)
+                self.entered(log, batch, False)
+
     @contextmanager
     def watching(self) -> Iterator[None]:
         append, copy = GrowingLog.append_as_leader, GrowingLog.append_as_follower
@@ -107,17 +116,7 @@ class Mirrors:
             try:
                 copy(log, records)
             finally:  # batches before a fault are in the log, and count
-                copied(log, mirror, records)
-
-        def copied(log: Log, mirror: Mirror, records: memoryview) -> None:
-            for _, header in iter_headers(records):
-                if not mirror.end <= header.base_offset < log.next_offset:
-                    continue
-                batch = Batch(
-                    header.base_offset, header.next_offset, header.leader_epoch, header.crc
-                )
-                mirror.add(batch)
-                self.entered(log, batch, False)
+                self._copied(log, mirror, records)
 
         def truncate_to(log: Log, offset: int) -> None:
             mirror = self.of(log)
