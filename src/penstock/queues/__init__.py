@@ -1,1 +1,1 @@
-"""Delivery state of single messages: acknowledgements, dead letters, delays."""
+"""Delivery state of single messages: windows of share groups and work queues."""
