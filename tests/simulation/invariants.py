@@ -1,4 +1,4 @@
-"""What must hold at every step (replication.md, I1 to I9). Each check costs only what has changed."""
+"""What must hold at every step (replication.md, I1 to I9, and I10 and I11 here). Each check costs only what has changed."""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -14,6 +14,7 @@ from penstock.metadata.values import (
     decode_registration,
 )
 from penstock.model.ids import parse_topic_id
+from penstock.records.batch import BatchHeader
 from penstock.storage.log import Log
 from tests.simulation.loop import SimLoop, World
 from tests.simulation.machine import Machine
@@ -46,6 +47,7 @@ class Invariants:
         self._machines = machines
         self.mirrors = Mirrors()
         self.mirrors.entered = self._entered
+        self.mirrors.taken = self._taken
         self.mirrors.differs = self.fail
         self.states: dict[Place, PartitionImage] = {}  # as the store has them
         self.committed: dict[Place, list[Batch]] = {}  # what some leader said to be committed
@@ -90,8 +92,7 @@ class Invariants:
             if place in self.states:
                 self._check_isr(place)
         where = f"{machine.host} {partition}"
-        if before is not None and state.epoch < before.epoch:
-            self.fail(f"I4: {where} went back from epoch {before.epoch} to {state.epoch}")
+        self._check_state(where, log, state, before)
         committed = self.committed.setdefault(place, [])
         if not state.is_leader:
             if before is not None and before.is_leader and place in self._min_isr:
@@ -108,6 +109,13 @@ class Invariants:
         if before is None or state.high_watermark != before.high_watermark:
             self._min_isr[place] = partition.min_isr
             self._check_committed(machine, partition, self.mirrors.of(log), committed)
+
+    def _check_state(self, where: str, log: Log, state: State, before: State | None) -> None:
+        """What holds for every replica by itself."""
+        if not log.start_offset <= state.high_watermark <= state.end:
+            self.fail(f"I10: {where}: {log.start_offset} <= {state.high_watermark} <= {state.end}")
+        if before is not None and state.epoch < before.epoch:
+            self.fail(f"I4: {where} went back from epoch {before.epoch} to {state.epoch}")
 
     def _leads(self, machine: Machine, place: Place, epoch: int) -> bool:
         known = self.states.get(place)
@@ -196,6 +204,17 @@ class Invariants:
             first = self._appended.setdefault((place, batch.epoch), me)
             if first != me:
                 self.fail(f"I1: {me} and {first} both took records in epoch {batch.epoch}")
+
+    def _taken(self, log: Log, header: BatchHeader) -> None:
+        """I11: what all replicas in sync shall have is not taken while these are too few. Idempotent producers,
+        transactions and their markers want that; coordinators look before they change their memory, not here."""
+        if header.producer_id < 0:
+            return
+        partition = self.mirrors.owner_of(log)
+        if partition is not None and not partition.has_enough_in_sync:
+            self.fail(
+                f"I11: {partition} took a batch of producer {header.producer_id} with {partition.isr} in sync"
+            )
 
     def read(self, place: Place, offset: int) -> None:
         """A consumer was given this."""

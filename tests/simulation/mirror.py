@@ -7,7 +7,7 @@ from unittest import mock
 
 from penstock.broker.partition import Partition
 from penstock.model.ids import TopicId
-from penstock.records.batch import iter_headers, parse_header
+from penstock.records.batch import BatchHeader, iter_headers, parse_header
 from penstock.storage.appending import GrowingLog
 from penstock.storage.directory import DataDirectory
 from penstock.storage.log import Appended, Log
@@ -46,11 +46,13 @@ class Mirror:
 
 
 class Mirrors:
-    """`entered` hears of every batch, and whether a leader took it; `differs` of a log that changed while nobody ran."""
+    """`entered` hears of every batch, and whether a leader took it; `taken` of the headers of those that a leader took;
+    `differs` of a log that changed while nobody ran."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, bytes], Mirror] = {}  # by path and topic id
         self.entered: Callable[[Log, Batch, bool], None] = lambda _log, _batch, _led: None
+        self.taken: Callable[[Log, BatchHeader], None] = lambda _log, _header: None
         self.differs: Callable[[str], None] = lambda _what: None
         self.touched: dict[Partition, None] = {}  # by the current step
         self._owners: dict[Log, Partition] = {}
@@ -64,6 +66,10 @@ class Mirrors:
                 self.differs(f"{log.path}: a crash of the process changed the log")
             self._known[key] = known = found
         return known
+
+    def owner_of(self, log: Log) -> Partition | None:
+        """The partition that has this log, or had it."""
+        return self._owners.get(log)
 
     def at(self, path: str, topic_id: bytes) -> Mirror | None:
         """Also of a broker that is down, as its process left the log."""
@@ -106,10 +112,11 @@ class Mirrors:
         def led(
             log: Log, mirror: Mirror, records: memoryview, appended: Appended, epoch: int
         ) -> None:
-            crc = parse_header(records).crc
-            batch = Batch(appended.base_offset, appended.last_offset + 1, epoch, crc)
+            header = parse_header(records)
+            batch = Batch(appended.base_offset, appended.last_offset + 1, epoch, header.crc)
             mirror.add(batch)
             self.entered(log, batch, True)
+            self.taken(log, header)
 
         def append_as_follower(log: Log, records: memoryview) -> None:
             mirror = self.of(log)
