@@ -167,15 +167,16 @@ class Ballot:
         if self._said.get(suspect) == vote:
             return
         value = encode(epoch=vote.epoch, cut_off=vote.is_cut_off)
-        key = vote_key(suspect, self._view.broker_id)
-        if await self._written(Put(key, value, self._session.lease)):
+        key, session = vote_key(suspect, self._view.broker_id), self._session.epoch
+        is_written = await self._written(Put(key, value, self._session.lease))
+        if is_written and self._session.epoch == session:  # else the vote has ended with its lease
             self._said[suspect] = vote
 
     async def _withdraw(self, suspect: int) -> None:
         if suspect in self._said and await self._written(
             Delete(vote_key(suspect, self._view.broker_id))
         ):
-            del self._said[suspect]
+            self._said.pop(suspect, None)  # a session that was lost meanwhile has ended all votes
 
     async def _written(self, write: Write) -> bool:
         """What is not, or of which nobody knows, is written at the next look."""

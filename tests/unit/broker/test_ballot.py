@@ -139,6 +139,27 @@ def test_the_word_of_one_is_not_enough_and_is_taken_back(tmp_path: Path, hosts: 
     run(tmp_path, scenario)
 
 
+def test_session_lost_during_a_write_ends_all_votes_and_not_the_voter(
+    tmp_path: Path,
+) -> None:
+    async def scenario(clusters: list[Cluster]) -> None:
+        voter: Any = clusters[1]._ballot
+        vote = Vote(clusters[0].epoch, is_cut_off=True)
+
+        async def lose_session(_: Any) -> bool:
+            clusters[1]._session._lose()
+            return True
+
+        voter._said[1] = vote
+        voter._written = lose_session
+        await voter._withdraw(1)
+        await seen(clusters[1], lambda: clusters[1].epoch != 0)
+        await voter._say(1, vote)
+        assert voter._said == {}
+
+    run(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("reach", [Reach.OPEN, Reach.REFUSED])
 def test_one_whose_host_is_there_is_left_to_its_session(
     tmp_path: Path, hosts: Hosts, reach: Reach
