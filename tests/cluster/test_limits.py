@@ -56,6 +56,15 @@ def check_served(server: Server, topic: str) -> None:
             assert produce(client, topic, [b"x"]).error_code == ErrorCode.NONE
 
 
+def takes_connections(server: Server, topic: str) -> bool:
+    """Whether a new connection is served, not closed because there are too many."""
+    try:
+        check_served(server, topic)
+    except ConnectionError:
+        return False
+    return True
+
+
 # Much --------------------------------------------------------------------------------------------
 
 
@@ -195,6 +204,10 @@ def test_a_flood_of_connections_takes_no_data_directory_offline(tmp_path: Path) 
                         ErrorCode.NONE,
                         ErrorCode.KAFKA_STORAGE_ERROR,
                     )
+        until(
+            lambda: takes_connections(server, topics[0]),
+            "the broker has noticed that they are closed",
+        )
         with RawClient(server.bootstrap) as client:
             for topic in topics:
                 assert produce(client, topic, [b"x"]).error_code == ErrorCode.NONE
