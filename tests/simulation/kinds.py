@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from tests.simulation.workloads import Cluster, Records, Workload
+from tests.simulation.workloads.records import Records
+from tests.simulation.workloads.workload import Cluster, Workload
 
 KINDS: Final[dict[str, Callable[[Cluster], Workload]]] = {"records": Records}

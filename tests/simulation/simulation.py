@@ -22,7 +22,8 @@ from tests.simulation.loop import EPOCH_S, Broken, SimLoop, World
 from tests.simulation.machine import Machine, simulated
 from tests.simulation.network import Network
 from tests.simulation.store import StoreCore
-from tests.simulation.workloads import PRODUCERS, Records, Workload
+from tests.simulation.workloads.records import PRODUCERS, Records
+from tests.simulation.workloads.workload import Topic, Workload
 from tests.support.checker import History, assert_sound
 
 _FAST: Final = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -37,23 +38,13 @@ SETTINGS: Final = {
 
 
 @dataclass(frozen=True)
-class Topic:
-    """A topic beside the one that every simulated cluster has."""
-
-    name: str
-    partitions: int = 1
-    configs: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True)
 class Shape:
-    """The cluster, its topic `t`, further topics, and the workloads besides `records`."""
+    """The cluster, its topic `t`, and the workloads."""
 
     brokers: int = 3
     partitions: int = 2
     configs: tuple[tuple[str, str], ...] = (("segment.bytes", "4096"),)
-    topics: tuple[Topic, ...] = ()
-    workloads: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ()  # beside `records`
     settings: tuple[tuple[str, str], ...] = ()  # of the brokers, beside SETTINGS
 
 
@@ -91,7 +82,7 @@ class Simulation:
         self.loop = SimLoop(world, HOST, self.network)
         self.network.host_of[self.loop] = HOST
         self.producers: list[Producer] = []
-        self.workloads: list[Workload] = []
+        self.workloads: list[Workload] = [KINDS[name](self) for name in self.shape.workloads]
         world.after_step = self._after_step
         self.core.observe = self.invariants.changed
 
@@ -109,7 +100,7 @@ class Simulation:
             machine.start()
         self.world.run_until(self.all_up, 60, "brokers start")
         shape = self.shape
-        for topic in (Topic(TOPIC, shape.partitions, shape.configs), *shape.topics):
+        for topic in (Topic(TOPIC, shape.partitions, shape.configs), *self._more_topics()):
             client = Client(self.loop, self.brokers, "admin")
             made = self.loop.spawn(
                 create_topic(client, topic.name, topic.partitions, dict(topic.configs)), "create"
@@ -119,7 +110,7 @@ class Simulation:
 
     def begin_clients(self, producers: int = PRODUCERS) -> None:
         records = Records(self, producers)
-        self.workloads = [records, *(KINDS[name](self) for name in self.shape.workloads)]
+        self.workloads.insert(0, records)
         for workload in self.workloads:
             workload.begin()
         self.producers = records.producers
@@ -169,7 +160,10 @@ class Simulation:
 
     def _least_partitions(self) -> int:
         """Of the topics that `begin` creates; brokers create internal topics when they need them."""
-        return self.shape.partitions + sum(topic.partitions for topic in self.shape.topics)
+        return self.shape.partitions + sum(topic.partitions for topic in self._more_topics())
+
+    def _more_topics(self) -> list[Topic]:
+        return [topic for workload in self.workloads for topic in workload.topics]
 
     def settle(self) -> None:
         """Faults are over: nothing may be stuck."""

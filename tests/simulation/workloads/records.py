@@ -1,60 +1,20 @@
-"""Workloads: each is one kind of client activity on a simulated cluster, with its own judgement."""
+"""The workload that every history has: idempotent producers and readers of one topic."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
-from tests.simulation.clients.client import Client
 from tests.simulation.clients.producers import Producer
 from tests.simulation.clients.readers import Reader
-from tests.simulation.invariants import Invariants
-from tests.simulation.loop import SimLoop, World
-from tests.support.checker import History
+from tests.simulation.workloads.workload import Cluster, Topic
 
 PRODUCERS: Final = 2  # per partition
 
 
-class Cluster(Protocol):
-    """What a workload uses of the simulation."""
-
-    world: World
-    loop: SimLoop  # in which the clients run
-    history: History
-    invariants: Invariants
-
-    @property
-    def brokers(self) -> list[int]: ...
-    @property
-    def places(self) -> list[tuple[str, int]]:
-        """The partitions of the topic that every simulated cluster has."""
-
-    def run_client(self, client: Client, run: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a client; an error that ends it fails the history."""
-
-
-class Workload(Protocol):
-    """The simulation calls `begin`, `stop` when faults are over, and `judge` in the end."""
-
-    @property
-    def operations(self) -> int:
-        """How many operations brokers acknowledged."""
-
-    def begin(self) -> None: ...
-    def stop(self) -> None:
-        """Begin no new operation; retry those that have no response yet."""
-
-    def is_done(self) -> bool:
-        """Every operation has its response."""
-
-    def is_caught_up(self) -> bool:
-        """Every reader has read what is committed. Asked when the cluster is healthy and all is done."""
-
-    def judge(self) -> None:
-        """Raise Broken if the clients saw what must not happen. The final logs are in the history."""
-
-
 class Records:
     """Idempotent producers and readers of each partition. The history's checker judges them."""
+
+    topics: tuple[Topic, ...] = ()
 
     def __init__(self, cluster: Cluster, producers: int = PRODUCERS) -> None:
         self.producers: list[Producer] = []

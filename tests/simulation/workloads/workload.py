@@ -1,0 +1,63 @@
+"""Workloads: each is one kind of client activity on a simulated cluster, with its own judgement."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tests.simulation.clients.client import Client
+from tests.simulation.invariants import Invariants
+from tests.simulation.loop import SimLoop, World
+from tests.support.checker import History
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic beside the one that every simulated cluster has."""
+
+    name: str
+    partitions: int = 1
+    configs: tuple[tuple[str, str], ...] = ()
+
+
+class Cluster(Protocol):
+    """What a workload uses of the simulation."""
+
+    world: World
+    loop: SimLoop  # in which the clients run
+    history: History
+    invariants: Invariants
+
+    @property
+    def brokers(self) -> list[int]: ...
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        """The partitions of the topic that every simulated cluster has."""
+
+    def run_client(self, client: Client, run: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a client; an error that ends it fails the history."""
+
+
+class Workload(Protocol):
+    """The simulation calls `begin`, `stop` when faults are over, and `judge` in the end."""
+
+    @property
+    def topics(self) -> tuple[Topic, ...]:
+        """Those that the simulation creates before `begin`."""
+
+    @property
+    def operations(self) -> int:
+        """How many operations brokers acknowledged."""
+
+    def begin(self) -> None: ...
+    def stop(self) -> None:
+        """Begin no new operation; retry those that have no response yet."""
+
+    def is_done(self) -> bool:
+        """Every operation has its response."""
+
+    def is_caught_up(self) -> bool:
+        """Every reader has read what is committed. Asked when the cluster is healthy and all is done."""
+
+    def judge(self) -> None:
+        """Raise Broken if the clients saw what must not happen. The final logs are in the history."""
