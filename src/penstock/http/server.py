@@ -1,8 +1,8 @@
 """The HTTP server of the broker: one request, one response, close.
 
 The number of connections, the bytes of each and its time are bounded. When every place is taken, a new
-connection takes the place of the oldest one that only waits for its client, so that idle or slow clients
-cannot keep a scraper out. No request is fatal.
+connection takes the place of an old one, so that no number of clients can keep a scraper out. Requests for
+/metrics that come together share one text. No request is fatal.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class _Stage(IntEnum):
     LINGERING = 0  # the response was sent; the client has not closed yet
     READING = 1  # the request is not complete
     WRITING = 2  # the client has not taken the whole response
-    RESPONDING = 3  # the server is at work: never closed for a new connection
+    RESPONDING = 3  # the server is at work
 
 
 class _Connection:
@@ -47,14 +47,9 @@ class _Connection:
     def is_open(self) -> bool:
         return not self.writer.is_closing()
 
-    @property
-    def takes_a_place(self) -> bool:
-        """A response that is being rendered costs work also if its client has gone."""
-        return self.is_open or self.stage is _Stage.RESPONDING
-
     def close_for_another(self) -> None:
         """Close at once. A client that waits for its response gets a 503."""
-        if self.stage is _Stage.READING:
+        if self.stage in (_Stage.READING, _Stage.RESPONDING):
             busy = text(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections at once")
             self.writer.write(self.exchange.respond(busy))
             self.writer.close()
@@ -80,6 +75,7 @@ class HttpServer:
         self._timeout_s: Final = timeout_s
         self._server: asyncio.Server | None = None
         self._connections: dict[_Connection, None] = {}  # in the order they came
+        self._rendering: asyncio.Task[bytes] | None = None
         self._routes: Final[Mapping[str, Callable[[], Awaitable[Response]]]] = {
             "/metrics": self._metrics,
             "/livez": self._livez,
@@ -108,6 +104,8 @@ class HttpServer:
         ending = list(self._connections)
         for connection in ending:
             connection.writer.transport.abort()
+        if self._rendering is not None:
+            self._rendering.cancel()
         for connection in ending:
             await connection.ended.wait()
         await self._server.wait_closed()
@@ -130,12 +128,14 @@ class HttpServer:
 
     def _make_room(self) -> bool:
         """Return whether one more connection may be served, if need be in the place of another."""
-        others = [connection for connection in self._connections if connection.takes_a_place]
+        others = [connection for connection in self._connections if connection.is_open]
         if len(others) < CONNECTIONS_LIMIT:
             return True
-        oldest = min(others, key=lambda connection: connection.stage)  # the first of its stage
-        if oldest.stage is _Stage.RESPONDING:
+        if (
+            len(self._connections) >= 2 * CONNECTIONS_LIMIT
+        ):  # many wait for a text after they were closed
             return False
+        oldest = min(others, key=lambda connection: connection.stage)  # the first of its stage
         oldest.close_for_another()
         return True
 
@@ -198,10 +198,20 @@ class HttpServer:
         return text(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(["not ready", *reasons]))
 
     async def _metrics(self) -> Response:
+        if self._rendering is None:
+            self._rendering = asyncio.create_task(self._render_all())  # noqa: TID251 - awaited by all who share it
+            self._rendering.add_done_callback(self._rendered)
+        body = await asyncio.shield(self._rendering)
+        return Response(HTTPStatus.OK, body, exposition.CONTENT_TYPE)
+
+    def _rendered(self, _: asyncio.Task[bytes]) -> None:
+        self._rendering = None
+
+    async def _render_all(self) -> bytes:
         pieces: list[str] = []
         for family in self._registry.families():
             pieces += await _render(family)
-        return Response(HTTPStatus.OK, "".join(pieces).encode(), exposition.CONTENT_TYPE)
+        return "".join(pieces).encode()
 
 
 async def _render(family: AnyFamily) -> list[str]:

@@ -4,14 +4,12 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from http import HTTPStatus
 
 import pytest
 import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.http.requests import Response, text
 from penstock.http.server import (
     CONNECTIONS_LIMIT,
     DISCARDED_LIMIT_BYTES,
@@ -236,7 +234,7 @@ def test_there_are_never_more_connections_than_the_limit(request_bytes: bytes) -
             for _ in range(CONNECTIONS_LIMIT + extra):
                 clients.append(await connect(server, request_bytes))
                 await asyncio.sleep(0)
-                most = max(most, sum(it.takes_a_place for it in server._connections))
+                most = max(most, sum(it.is_open for it in server._connections))
             closed = [await received(reader) for reader, _ in clients[:extra]]
             for _, writer in clients:
                 writer.close()
@@ -287,35 +285,65 @@ def test_clients_that_do_not_read_their_response_do_not_keep_a_scraper_out(
     assert not unhandled
 
 
-def test_a_new_connection_is_closed_at_once_while_every_place_is_at_work() -> None:
-    async def scenario() -> tuple[list[bytes], bytes]:
+def test_scrapes_that_come_together_share_one_text_and_keep_no_other_out() -> None:
+    """The oldest one that waits gives its place to the new connection."""
+
+    async def scenario() -> tuple[int, bytes, bytes, list[bytes]]:
         async with serving() as server:
-            finish = asyncio.Event()
+            finish, rendered = asyncio.Event(), 0
 
-            async def slow() -> Response:
+            async def render() -> bytes:
+                nonlocal rendered
+                rendered += 1
                 await finish.wait()
-                return text(HTTPStatus.OK, "done")
+                return b"done"
 
-            server._routes = {"/metrics": slow}  # type: ignore[misc]
-            at_work = [await connect(server, GET_METRICS) for _ in range(CONNECTIONS_LIMIT)]
+            server._render_all = render  # type: ignore[method-assign]
+            waiting = [await connect(server, GET_METRICS) for _ in range(CONNECTIONS_LIMIT)]
             await until(
                 lambda: (
                     sum(it.stage is _Stage.RESPONDING for it in server._connections)
                     == CONNECTIONS_LIMIT
                 )
             )
-            at_work[0][1].close()  # its work goes on: the place is not free yet
-            refused_reader, refused_writer = await connect(server)
-            refused = await received(refused_reader)
+            live = await ask(server, b"GET /livez HTTP/1.1\r\nHost: b\r\n\r\n")
             finish.set()
-            served = [await received(reader) for reader, _ in at_work[1:]]
-            for writer in [refused_writer, *(writer for _, writer in at_work)]:
+            first, *others = [await received(reader) for reader, _ in waiting]
+            for _, writer in waiting:
                 writer.close()
-            return served, refused
+            return rendered, live, first, others
 
-    served, refused = asyncio.run(scenario())
-    assert all(answer.endswith(b"done\n") for answer in served)
-    assert refused.startswith(b"HTTP/1.1 503 ")
+    rendered, live, first, others = asyncio.run(scenario())
+    assert rendered == 1
+    assert live.startswith(b"HTTP/1.1 200 ")
+    assert first.startswith(b"HTTP/1.1 503 ")
+    assert all(answer.endswith(b"done") for answer in others)
+
+
+def test_connections_that_were_closed_while_they_waited_are_bounded() -> None:
+    async def scenario() -> tuple[int, int]:
+        async with serving() as server:
+            finish, most = asyncio.Event(), 0
+
+            async def render() -> bytes:
+                await finish.wait()
+                return b"done"
+
+            server._render_all = render  # type: ignore[method-assign]
+            clients = []
+            for _ in range(4 * CONNECTIONS_LIMIT):
+                clients.append(await connect(server, GET_METRICS))
+                await asyncio.sleep(0)
+                most = max(most, len(server._connections))
+            finish.set()
+            answers = [await received(reader) for reader, _ in clients]
+            for _, writer in clients:
+                writer.close()
+            return most, sum(answer.endswith(b"done") for answer in answers)
+
+    most, served = asyncio.run(scenario())
+    assert most <= 2 * CONNECTIONS_LIMIT
+    assert served > 0
 
 
 def test_a_client_that_does_not_read_its_response_is_closed_at_the_deadline() -> None:
