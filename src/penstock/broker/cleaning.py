@@ -42,7 +42,7 @@ class Cleaning:
             if rest_ms:
                 self._resting[found.log.path] = self._clock.monotonic_ms() + rest_ms
         if self._worker.is_running:
-            await self._replicas.run_compaction(self._worker.close)
+            await self._replicas.run_compaction(self._worker.end)
 
     def _next_round(self) -> Round | None:
         config, now_ms = self._cluster.config, self._replicas.expiry_clock.now_ms()

@@ -452,9 +452,10 @@ class DataDirectory:
             try:
                 ticket = waiting[0].close_begin()
             except OutOfResources:
-                if not begun:
-                    raise
-                break
+                if begun:
+                    break
+                self.files.close_all()
+                ticket = waiting[0].close_begin()
             log = waiting.popleft()
             if ticket is not None:
                 begun.append((log, ticket))

@@ -45,13 +45,13 @@ class FlushTicket:
         self._handles += [(file.open(), file.path) for file in files]
 
     def add_names(self, paths: list[str], directories: list[str]) -> None:
-        """Small files that were replaced, and the directories whose names changed."""
+        """Files that grow no more, and the directories whose names changed."""
         self._paths += reversed(paths)  # `sync` begins at the end
         self._directories += reversed(directories)
 
     @property
     def left(self) -> tuple[list[str], list[str]]:
-        """Small files and directories that `sync` has not reached."""
+        """Files that grow no more, and directories, that `sync` has not reached."""
         return self._paths, self._directories
 
     def sync(self) -> None:
@@ -135,14 +135,14 @@ class Unsynced:
 
     def fill(self, ticket: FlushTicket, active: Segment, directories: list[str]) -> None:
         """Hand all of it to a flush. The batches always: only indexes that there is no room to write down are left
-        for the next one."""
-        left = []
+        for the next one. Files of closed segments are opened one after the other: there may be more than descriptors."""
+        left, paths = [], list(self._paths)
         for segment in self._segments:
             if segment is active:
                 continue
-            ticket.add_files([segment.file])
+            paths.append(segment.file.path)
             try:
-                ticket.add_files(segment.seal())
+                paths += [file.path for file in segment.seal()]
             except DiskFull:
                 left.append(segment)
         try:
@@ -152,5 +152,5 @@ class Unsynced:
             ticket.is_complete = False
         if left:
             ticket.is_complete = False
-        ticket.add_names(self._paths, directories if self._names_changed else [])
+        ticket.add_names(paths, directories if self._names_changed else [])
         self._segments, self._paths, self._names_changed = left, [], False

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, Final
 
 from penstock.model.errors import BrokerError, StorageFault
@@ -31,6 +31,8 @@ class Worker:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_closed = False
+        self._lock = Lock()  # held while a process starts: `close` must not miss it
 
     @property
     def is_running(self) -> bool:
@@ -43,8 +45,15 @@ class Worker:
         self._call("prepare", [directory, swaps, interval_bytes])
 
     def close(self) -> None:
-        """End the process, whatever it does. A call that waits for it fails. Any thread may call this."""
-        process, self._process = self._process, None
+        """End the process, and never start another. Any thread may call this."""
+        with self._lock:
+            self._is_closed = True
+        self.end()
+
+    def end(self) -> None:
+        """End the process, whatever it does. A call that waits for it fails; the next call starts another process."""
+        with self._lock:
+            process, self._process = self._process, None
         if process is not None:
             process.kill()
             process.wait()
@@ -63,7 +72,7 @@ class Worker:
         except (OSError, ValueError):  # it has ended, or `close` was called
             line = b""
         if not line.endswith(b"\n"):
-            self.close()
+            self.end()
             raise WorkerFailed(f"{task}: the worker ended with status {process.wait()}")
         error, result = json.loads(line)
         if error is not None:
@@ -74,16 +83,19 @@ class Worker:
         """A session of its own: a Ctrl-C in the terminal is the broker's to handle."""
         source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
-        try:
-            process = self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-            )
-        except OSError as error:  # no descriptors, no memory, too many processes
-            raise WorkerFailed(f"the worker cannot be started: {error.strerror}") from error
+        with self._lock:
+            if self._is_closed:
+                raise WorkerFailed("the worker was closed")
+            try:
+                process = self._process = subprocess.Popen(
+                    [sys.executable, "-m", __name__],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    start_new_session=True,
+                    env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+                )
+            except OSError as error:  # no descriptors, no memory, too many processes
+                raise WorkerFailed(f"the worker cannot be started: {error.strerror}") from error
         return process
 
 

@@ -43,7 +43,7 @@ class InlineWorker:
         for change in swaps:
             swap.prepare(directory, change, interval_bytes)
 
-    def close(self) -> None:
+    def end(self) -> None:
         self.is_running = False
 
 

@@ -24,6 +24,7 @@ from tests.unit.storage.logs import (
     failing,
     fill,
     new_log,
+    paths,
     put,
     reopened,
     scratch,
@@ -234,6 +235,26 @@ def test_a_clean_stop_needs_few_descriptors_for_many_logs(tmp_path: Path) -> Non
     again = DataDirectory(str(tmp_path), boot_id="b")
     assert again.is_as_left("t", TOPIC_ID, 59)
     assert values(again.log_for("t", TOPIC_ID, 59, SMALL)) == [b"v"]
+    again.close()
+
+
+def test_a_log_with_more_closed_segments_than_descriptors_is_flushed_and_closed(
+    tmp_path: Path,
+) -> None:
+    directory = DataDirectory(str(tmp_path), boot_id="b", open_files_limit=8)
+    log = directory.log_for("t", TOPIC_ID, 0, SMALL)
+    fill(log, 200)
+    assert len(paths(log, ".log")) > 30
+    end = log.next_offset
+    directory.files.close_all()
+    with descriptors_left(6):
+        log.flush()
+        assert log.recovery_point == end
+        fill(log, 200)
+        directory.close()
+    again = DataDirectory(str(tmp_path), boot_id="b")
+    assert again.is_as_left("t", TOPIC_ID, 0)
+    assert again.log_for("t", TOPIC_ID, 0, SMALL).next_offset == log.next_offset
     again.close()
 
 

@@ -79,7 +79,7 @@ def test_closing_ends_a_task_that_is_under_way(tmp_path: Path) -> None:
     waiting.start()
     while not worker.is_running:
         pass
-    worker.close()
+    worker.end()
     waiting.join()
     assert len(failures) == 1
     round_ = Round(candidate_of(log), ALLOWANCE, worker, NOW_MS)
@@ -100,6 +100,14 @@ def test_a_worker_that_dies_is_a_failure_and_is_replaced(tmp_path: Path) -> None
     run(round_)
     assert read_offsets(log) == [1]
     worker.close()
+
+
+def test_a_worker_that_was_closed_starts_no_process() -> None:
+    worker = Worker()
+    worker.close()
+    with pytest.raises(WorkerFailed, match="was closed"):
+        worker.prepare("nowhere", [], 1)
+    assert not worker.is_running
 
 
 def test_an_orphan_ends_at_once() -> None:
