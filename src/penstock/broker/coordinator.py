@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final, TypeVar
 
@@ -41,7 +41,8 @@ _log = logging.getLogger(__name__)
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 Response = TypeVar("Response", bound=Struct)
 
-_SWEEP_SLICE: Final = 100  # groups that are swept between two chances for others
+_GROUP_COUNTS: Final = 4  # as many offsets as a group itself costs
+_SWEEP_SLICE: Final = 500  # offsets that are looked at between two chances for others
 
 
 def rules_of(config: BrokerConfig) -> Rules:
@@ -305,7 +306,7 @@ class GroupCoordinator:
                 _log.exception("topic-not-forgotten topic=%s shard=%s", name, shard.partition)
 
     async def _sweep(self) -> None:
-        """Look for offsets that are past their time, a few groups at a time."""
+        """Look for offsets that are past their time, a few at a time."""
         while True:
             await asyncio.sleep(self._cluster.config.offsets_retention_check_interval_ms / 1000)
             for shard in self._shards:
@@ -315,18 +316,28 @@ class GroupCoordinator:
                     _log.exception("sweep-failed shard=%s", shard.partition)
 
     async def _sweep_shard(self, shard: GroupShard) -> None:
-        retention_ms = self._cluster.config.offsets_retention_minutes * 60_000
-        for count, group_id in enumerate(list(shard.core.groups)):
-            if count % _SWEEP_SLICE == 0:
-                await asyncio.sleep(0)
-            if shard not in self._shards or not shard.is_writable:
-                return
-            shard.do(group_id, partial(self._expire, shard, group_id, retention_ms))
+        seen = _SWEEP_SLICE
+        for group_id in list(shard.core.groups):
+            for positions in _slices(shard.core.offsets.of_group(group_id)):
+                seen += len(positions) + _GROUP_COUNTS
+                if seen >= _SWEEP_SLICE:
+                    seen = 0
+                    await asyncio.sleep(0)
+                if shard not in self._shards or not shard.is_writable:
+                    return
+                shard.do(group_id, partial(self._expire, shard, group_id, positions))
 
     def _expire(
-        self, shard: GroupShard, group_id: str, retention_ms: int, now: Now
+        self, shard: GroupShard, group_id: str, positions: list[tuple[str, int]], now: Now
     ) -> list[Effect]:
+        retention_ms = self._cluster.config.offsets_retention_minutes * 60_000
         expiry_now = Now(now.ms, self._replicas.expiry_clock.now_ms())
-        return shard.core.expire(
-            group_id, expiry_now, retention_ms, is_due=shard.may_expire(retention_ms)
-        )
+        is_due = shard.may_expire(retention_ms)
+        return shard.core.expire(group_id, expiry_now, retention_ms, positions, is_due=is_due)
+
+
+def _slices(offsets: Mapping[str, Mapping[int, bytes]]) -> Iterator[list[tuple[str, int]]]:
+    """The positions of a group, topic and partition; one empty slice if there are none."""
+    positions = [(topic, index) for topic, values in offsets.items() for index in values]
+    for start in range(0, max(len(positions), 1), _SWEEP_SLICE):
+        yield positions[start : start + _SWEEP_SLICE]

@@ -1,5 +1,8 @@
 """OffsetCommit, OffsetFetch, OffsetDelete and the end of old offsets: who may, what it writes, what it answers."""
 
+from collections.abc import Iterable
+from itertools import groupby
+from operator import itemgetter
 from typing import Final, TypeAlias
 
 from penstock.groups.consumer import ConsumerGroup, ConsumerMember
@@ -10,6 +13,7 @@ from penstock.groups.offsets import (
     decode_offset,
     encode_offset,
     encode_offset_key,
+    times_of,
 )
 from penstock.groups.state import ClassicGroup, State
 from penstock.groups.topics import Topics
@@ -288,9 +292,10 @@ def expire(
     now_ms: int,
     wall_ms: int,
     retention_ms: int,
+    positions: Iterable[tuple[str, int]],
     is_due: bool = True,
 ) -> Records:
-    """Drop what nobody has needed for the retention time, and say what to write for that.
+    """Drop those positions (topic and partition) that nobody has needed for the retention time, and say what to write for that.
 
     Offsets in topics that were deleted go at once. An empty group's offsets live on from the moment it became empty; those of topics that no member
     subscribes to any more, and those of simple consumers, from their last commit.
@@ -304,21 +309,24 @@ def expire(
         elif not group.is_empty and not (group.is_consumer and group.state is State.STABLE):
             may_expire = False
     written: Records = []
-    for topic, values in list(offsets.of_group(group.id).items()):
+    for topic, chosen in groupby(positions, key=itemgetter(0)):
         may_expire_here = may_expire and not is_subscribed(group, topic)
         current = known.id_of(topic)
-        for index, value in list(values.items()):
-            found = decode_offset(value)
-            if not belongs(found.topic_id, current):
+        for _, index in chosen:
+            value = offsets.get(group.id, topic, index)
+            if value is None:
+                continue
+            topic_id, commit_ms, expire_ms = times_of(value)
+            if not belongs(topic_id, current):
                 over = True
             elif not may_expire_here:
                 over = False
-            elif found.expire_ms != -1:
-                over = wall_ms >= found.expire_ms
+            elif expire_ms != -1:
+                over = wall_ms >= expire_ms
             elif since_ms is not None:
                 over = min(now_ms - since_ms, wall_ms - since_wall_ms) >= retention_ms
             else:
-                over = wall_ms - found.commit_ms >= retention_ms
+                over = wall_ms - commit_ms >= retention_ms
             if over and not offsets.is_unstable(group.id, topic, index):
                 written += forget(offsets, group.id, topic, index)
     return written

@@ -3,6 +3,7 @@
 No I/O: what must be done comes back as effects, in order, exactly as from a single group.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from penstock.groups import commits, entries, heartbeats, transactional
@@ -179,7 +180,13 @@ class Shard:
         return [WriteBytes(written)] if written else []
 
     def expire(
-        self, group_id: str, now: Now, retention_ms: int, *, is_due: bool = True
+        self,
+        group_id: str,
+        now: Now,
+        retention_ms: int,
+        positions: Iterable[tuple[str, int]],
+        *,
+        is_due: bool = True,
     ) -> list[Effect]:
         """End old offsets, and the group with its last one if it has no members. See `commits.expire`."""
         group = self.groups.get(group_id)
@@ -192,6 +199,7 @@ class Shard:
             now_ms=now.ms,
             wall_ms=now.wall_ms,
             retention_ms=retention_ms,
+            positions=positions,
             is_due=is_due,
         )
         effects: list[Effect] = [WriteBytes(written)] if written else []

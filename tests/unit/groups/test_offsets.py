@@ -68,7 +68,9 @@ def fetched(stage: Stage, **options: object) -> OffsetFetchResponseGroup:
 
 def sweep(stage: Stage, retention_ms: int = WEEK_MS) -> None:
     now = Now(stage.now_ms, stage.wall_ms)
-    stage.do(GROUP, stage.shard.expire(GROUP, now, retention_ms))
+    known = stage.shard.offsets.of_group(GROUP)
+    positions = [(topic, index) for topic, values in known.items() for index in values]
+    stage.do(GROUP, stage.shard.expire(GROUP, now, retention_ms, positions))
 
 
 def later(stage: Stage, ms: int) -> None:

@@ -6,10 +6,12 @@ from hypothesis import strategies as st
 
 from penstock.groups.offsets import (
     Committed,
+    Times,
     check_version,
     decode_offset,
     encode_offset,
     encode_offset_key,
+    times_of,
 )
 from penstock.groups.records import (
     ClassicMemberMetadata,
@@ -207,6 +209,7 @@ def test_the_quick_way_to_an_offset_is_the_same_as_the_schema(
 
     assert encode_offset(committed) == encode_value(OffsetCommitKey(), value)
     assert decode_offset(encode_offset(committed)) == committed
+    assert times_of(encode_offset(committed)) == Times(topic_id, commit_ms, expire_ms)
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -216,6 +219,7 @@ def test_every_version_of_an_offset_that_kafka_has_written_can_be_read(version: 
 
     check_version(raw)
     assert decode_offset(raw)[:3] == (42, -1, "note")
+    assert times_of(raw) == Times(NO_TOPIC_ID, 7, -1)
 
 
 @pytest.mark.parametrize("version", range(5))
