@@ -377,6 +377,7 @@ class GrowingLog:
         if hole is not None and not self._has_gaps:
             self._check_hole(hole)
             self._note_gaps()
+        self._refused_hole = None
         self._write_batches(records, batches)
 
     def _check_hole(self, hole: Hole) -> None:

@@ -397,6 +397,9 @@ def test_a_follower_rejects_a_hole_where_nothing_makes_holes(tmp_path: Path) -> 
     assert (raw(follower), follower.has_gaps) == (before, False)
     follower.append_as_follower(memoryview(raw(leader, 2)))
     assert raw(follower) == raw(leader)
+    follower.truncate_to(2)
+    with pytest.raises(CorruptBatch):  # what was refused before the append does not count
+        follower.append_as_follower(memoryview(raw(leader, 9)))
     assert not follower.has_gaps
 
 
