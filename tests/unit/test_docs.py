@@ -1,6 +1,7 @@
 """The pages hold together: every link leads somewhere, and the index names every page."""
 
 import re
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -27,3 +28,29 @@ def test_the_index_names_every_page() -> None:
     named = links(index).union(*(links(ROOT / "docs" / part) for part in parts))
     pages = {page for page in PAGES if page.is_relative_to(ROOT / "docs")} - {index}
     assert pages - named == set()
+
+
+RULES = ROOT / "docs" / "replication.md"
+_RULE = re.compile(r"\b[BCEFILOR]\d{1,2}\b")  # as B5
+
+
+def comments(source: Path) -> str:
+    """The comments and strings of a module."""
+    with source.open("rb") as file:
+        tokens = tokenize.tokenize(file.readline)
+        return " ".join(
+            it.string for it in tokens if it.type in (tokenize.COMMENT, tokenize.STRING)
+        )
+
+
+def test_every_rule_that_the_code_names_has_a_heading() -> None:
+    headings = re.findall(r"^### (\w+): ", RULES.read_text(), re.MULTILINE)
+    assert len(headings) == len(set(headings))
+    named = {
+        (rule, source.name)
+        for folder in ("broker", "kafka", "metadata", "replication", "storage")
+        for source in (ROOT / "src" / "penstock" / folder).rglob("*.py")
+        for rule in _RULE.findall(comments(source))
+    }
+    assert named
+    assert {(rule, name) for rule, name in named if rule not in headings} == set()

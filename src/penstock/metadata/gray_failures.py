@@ -1,7 +1,7 @@
 """Leaders that run and do not serve: out of reach of their followers, or of the controller. Others lead in their place.
 
 The word of one follower is not enough, for it may be the one that is cut off: all that are in sync and run must say
-the same, or the controller itself must hear nothing from the leader (replication.md, section 5). Pure.
+the same, or the controller itself must hear nothing from the leader. Pure.
 """
 
 from collections.abc import Mapping

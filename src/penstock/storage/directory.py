@@ -254,7 +254,7 @@ class DataDirectory:
         return layout.size_bytes(self.partition_path(topic, partition)) == past.size_bytes
 
     def _set_aside_stranger(self, topic: str, topic_id: TopicId, partition: int) -> None:
-        """Files of an earlier topic of the same name are nobody's (replication.md O5)."""
+        """Files of an earlier topic of the same name are nobody's (O5)."""
         path = self.partition_path(topic, partition)
         if not os.path.exists(path):
             return

@@ -1,4 +1,4 @@
-"""Reads a closed segment again, a piece at a time, and checks every batch in it (replication.md O10)."""
+"""Reads a closed segment again, a piece at a time, and checks every batch in it (O10)."""
 
 from penstock.records.batch import NO_TIMESTAMP
 from penstock.storage.files import FileSlice
