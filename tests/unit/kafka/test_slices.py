@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from penstock.kafka import slices
 from penstock.metadata.image import PartitionImage
 from penstock.model.errors import ErrorCode
 from penstock.node.tasks import Tasks
@@ -23,7 +24,7 @@ from tests.support.txn_session import Session
 from tests.support.wired import Client, Door, door_to
 
 TOPIC = "many"
-COUNT = 300  # partitions: two turns at least
+COUNT = 300  # partitions: 15 slices
 FIRST, LAST = 0, COUNT - 1
 OTHER = 77  # a broker
 FOREVER_MS = 600_000
@@ -34,6 +35,12 @@ VERSION = 9
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerContext]:
     with broker_context(tmp_path_factory.mktemp("broker")) as made:
         yield made
+
+
+@pytest.fixture(autouse=True)
+def one_slice_per_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a fast machine all slices would be appended in two turns."""
+    monkeypatch.setattr(slices, "_PARTS_PER_TURN", 1)
 
 
 @pytest.fixture
