@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from penstock.cli import health
 from penstock.cli.main import main
+from penstock.client import health
 from penstock.client.reassignments import Member, Members, Place
 from penstock.model.ids import TopicPartition
 from tests.support.fake_cluster import FakeCluster, at_rest
