@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "broker": "list brokers and their load, empty one that is to leave",
     "reassign": "plan, execute, watch and cancel moves of partitions",
     "pipeline": "move and examine messages in bulk, on Spark",
+    "doctor": "check this host and the cluster, and name the remedy for each finding",
     "log": "decode segment and index files",
     "bench": "compare Penstock with its peers on this machine",
 }

@@ -25,13 +25,15 @@ async def describe(
     pool: Pool,
     target: AnyBroker | Broker,
     resources: Iterable[Resource],
-    keys: Sequence[str],
+    keys: Sequence[str] | None,
     source: int | None = None,
 ) -> dict[Resource, Settings]:
-    """The settings that were made in one place (None: anywhere). A topic that is gone is left out."""
+    """The settings (None: all) that were made in one place (None: anywhere). A topic that is gone is left out."""
     asked = [
         described.DescribeConfigsResource(
-            resource_type=kind, resource_name=name, configuration_keys=list(keys)
+            resource_type=kind,
+            resource_name=name,
+            configuration_keys=None if keys is None else list(keys),
         )
         for kind, name in resources
     ]
