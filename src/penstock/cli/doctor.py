@@ -211,7 +211,8 @@ def _show(output: Output, report: Report) -> None:
         output.line(f"{finding.severity.upper():<9} {finding.scope}: {finding.id}")
         paragraph(finding.fact)
         paragraph(finding.reason, "  why")
-        paragraph(finding.remedy, "  remedy")
+        for index, step in enumerate(finding.remedy.split("; ")):
+            paragraph(step, "" if index else "  remedy")
         output.line("")
     if report.unknown:
         shown = report.unknown[:_SHOWN_UNKNOWN]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
 
+from penstock.client import health
 from penstock.client.features import Features
 from penstock.client.reassignments import Disk, Members, Places
 from penstock.client.settings import Settings
@@ -60,6 +61,7 @@ class ClusterFacts:
     members: Members
     places: Places
     now_ms: int
+    unreachable: Mapping[int, str] = field(default_factory=dict)  # running brokers, and the reasons
     topics: Mapping[str, Settings] = field(default_factory=dict)  # of a sample of topics
     brokers: Mapping[int, Settings] = field(default_factory=dict)  # all settings of each
     disks: Mapping[int, Disk] = field(default_factory=dict)  # of a sample of partitions
@@ -74,6 +76,12 @@ class ClusterFacts:
     def is_penstock(self) -> bool:
         """Whether the brokers are ours: their settings have names that Apache Kafka does not know."""
         return any(name.startswith("penstock.") for it in self.brokers.values() for name in it)
+
+    @cached_property
+    def problems(self) -> tuple[health.Problem, ...]:
+        """The diagnosis of `penstock cluster health`."""
+        min_isrs = {topic: self.number(topic, "min.insync.replicas") or 1 for topic in self.topics}
+        return tuple(health.problems(self.members, self.places, min_isrs))
 
     @cached_property
     def replication_factors(self) -> dict[str, int]:

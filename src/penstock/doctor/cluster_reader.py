@@ -6,17 +6,20 @@ and the report says why.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
+from penstock import __version__
 from penstock.client import admin, features, groups, reassignments, settings
 from penstock.client.errors import ClientError
-from penstock.client.pool import AnyBroker, Broker, Pool
+from penstock.client.pool import AnyBroker, Broker, Deadline, Pool
 from penstock.client.reassignments import Disk, Members, Places
 from penstock.doctor import sampling
 from penstock.doctor.cluster_facts import INTERNAL, Behind, ClusterFacts, GroupFacts, KeySample
 from penstock.doctor.load_checks import hot_partitions
 from penstock.model.errors import CorruptBatch
 from penstock.model.ids import TopicPartition
+from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 MOST_TOPICS: Final = 2_000  # whose settings are read
 MOST_SIZES: Final = 20_000  # partitions
@@ -28,6 +31,7 @@ MOST_LARGE: Final = 50  # logs of each broker whose first timestamp is read
 MOST_KEYS: Final = 10_000  # messages of a hot partition
 MOST_HOT: Final = 3
 STAGE_S: Final = 20.0
+_REACH_MS: Final = 3_000  # of one broker
 _TOPICS_AT_ONCE: Final = 200
 _KEYS_BYTES: Final = 1 << 20
 _TOPIC_KEYS: Final = (
@@ -56,7 +60,7 @@ class _Gathering:
         self._members = members
         self._places = places
         self._now_ms = now_ms
-        self._led = [at for at, place in places.items() if place.leader >= 0]
+        self._unreachable: dict[int, str] = {}
         self._topics: dict[str, settings.Settings] = {}
         self._brokers: dict[int, settings.Settings] = {}
         self._disks: dict[int, Disk] = {}
@@ -70,6 +74,7 @@ class _Gathering:
         self._unknown: list[str] = []
 
     async def run(self, seconds: float) -> ClusterFacts:
+        await self._stage("reach of brokers", self._reach_brokers)
         await self._stage("settings of topics", self._read_topics)
         await self._stage("settings of brokers", self._read_brokers)
         await self._stage("levels of features", self._read_features)
@@ -83,6 +88,7 @@ class _Gathering:
             self._members,
             self._places,
             self._now_ms,
+            unreachable=self._unreachable,
             topics=self._topics,
             brokers=self._brokers,
             disks=self._disks,
@@ -108,6 +114,17 @@ class _Gathering:
             self._unknown.append(f"{what}: a sample of {most:,} of {len(items):,}")
         return sampling.evenly(items, most)
 
+    @property
+    def _reachable(self) -> list[int]:
+        running = [node.id for node in self._members.running]
+        return [broker_id for broker_id in running if broker_id not in self._unreachable]
+
+    @property
+    def _led(self) -> list[TopicPartition]:
+        """Partitions whose leader can be asked."""
+        reachable = frozenset(self._reachable)
+        return [at for at, place in self._places.items() if place.leader in reachable]
+
     # Settings and versions -----------------------------------------------------------------------
 
     async def _read_topics(self) -> None:
@@ -120,19 +137,34 @@ class _Gathering:
             found = await settings.describe(self._pool, AnyBroker(), asked, _TOPIC_KEYS)
             self._topics.update({name: values for (_, name), values in found.items()})
 
-    async def _read_brokers(self) -> None:
+    async def _reach_brokers(self) -> None:
+        request = ApiVersionsRequest(
+            client_software_name="penstock", client_software_version=__version__
+        )
         for node in self._members.running:
-            resource = settings.BROKER, str(node.id)
-            found = await settings.describe(self._pool, Broker(node.id), [resource], None)
-            self._brokers[node.id] = found.get(resource, {})
+            try:
+                await self._pool.once(
+                    Broker(node.id), request, ApiVersionsResponse, Deadline(_REACH_MS)
+                )
+            except ClientError as error:
+                self._unreachable[node.id] = error.message
+
+    async def _read_brokers(self) -> None:
+        for broker_id in self._reachable:
+            resource = settings.BROKER, str(broker_id)
+            found = await settings.describe(self._pool, Broker(broker_id), [resource], None)
+            self._brokers[broker_id] = found.get(resource, {})
 
     async def _read_features(self) -> None:
+        if self._unreachable:
+            self._unknown.append("levels of features: not every broker answers")
+            return
         self._features = await features.describe(self._pool)
 
     # Disks and rates -----------------------------------------------------------------------------
 
     async def _read_disks(self) -> None:
-        running = [node.id for node in self._members.running]
+        running = self._reachable
         every = list(self._places)
         asked = (
             None if len(every) <= MOST_SIZES else self._sampled("sizes of logs", every, MOST_SIZES)
@@ -158,8 +190,9 @@ class _Gathering:
 
     async def _measure_rates(self, seconds: float) -> None:
         """The growth of end offsets, of topics with several partitions."""
-        several = {at.topic for at in self._led if at.partition > 0} - INTERNAL
-        candidates = [at for at in self._led if at.topic in several]
+        led = self._led
+        several = {at.topic for at in led if at.partition > 0} - INTERNAL
+        candidates = [at for at in led if at.topic in several]
         wanted = self._sampled("rates of partitions", candidates, MOST_RATES)
         if not wanted or not seconds:
             return
@@ -187,20 +220,29 @@ class _Gathering:
             for group in await groups.list_groups(self._pool)
             if group.protocol in ("consumer", "")
         ]
+        led = frozenset(self._led)
+        failed: dict[str, str] = {}
         for group in self._sampled("groups", listed, MOST_GROUPS):
-            committed = await groups.committed(self._pool, group.name)
-            self._committed[group.name] = {
-                at: offset
-                for at, offset in committed.items()
-                if offset >= 0 and at in self._places and self._places[at].leader >= 0
-            }
-            members, idle = 0, 0
-            if group.state not in ("Empty", "Dead"):
-                described = await groups.describe_group(self._pool, group.name)
-                members = len(described.members)
-                is_stable = described.state == "Stable"
-                idle = sum(not member.partitions for member in described.members) * is_stable
-            self._groups.append(GroupFacts(group.name, group.state, members, idle))
+            try:
+                await self._read_group(group, led)
+            except ClientError as error:  # deleted meanwhile, or its coordinator does not answer
+                failed[group.name] = error.message
+        if failed:
+            name, reason = next(iter(failed.items()))
+            self._unknown.append(f"groups: {len(failed)} of {len(listed)} ({name}: {reason})")
+
+    async def _read_group(self, group: groups.Listed, led: frozenset[TopicPartition]) -> None:
+        committed = await groups.committed(self._pool, group.name)
+        members, idle = 0, 0
+        if group.state not in ("Empty", "Dead"):
+            described = await groups.describe_group(self._pool, group.name)
+            members = len(described.members)
+            is_stable = described.state == "Stable"
+            idle = sum(not member.partitions for member in described.members) * is_stable
+        self._committed[group.name] = {
+            at: offset for at, offset in committed.items() if offset >= 0 and at in led
+        }
+        self._groups.append(GroupFacts(group.name, group.state, members, idle))
 
     async def _read_lags(self) -> None:
         read = sorted({at for committed in self._committed.values() for at in committed})
@@ -230,8 +272,9 @@ class _Gathering:
         ages: dict[tuple[TopicPartition, int], int | None] = {}
         try:
             for at, offset in wanted[:MOST_UNREAD]:
-                batches = await sampling.fetch(self._pool, at, offset, 1)
-                ages[at, offset] = sampling.newest_of_first_batch(batches)
+                with suppress(ClientError, CorruptBatch):  # deleted meanwhile: the age is unknown
+                    batches = await sampling.fetch(self._pool, at, offset, 1)
+                    ages[at, offset] = sampling.newest_of_first_batch(batches)
         finally:
             for index, group in enumerate(self._groups):
                 behind = [

@@ -96,6 +96,10 @@ def _headroom_ms(row: Behind, facts: ClusterFacts) -> int | None:
     return max(0, left_ms) if is_short else None
 
 
+def _from_then(left_ms: int) -> str:
+    return f"in {duration(left_ms)}" if left_ms else "at any moment"
+
+
 def _deleted_soon(facts: ClusterFacts) -> Iterator[Found]:
     found: dict[str, tuple[int, Behind]] = {}
     for group in facts.groups:
@@ -105,10 +109,10 @@ def _deleted_soon(facts: ClusterFacts) -> Iterator[Found]:
                 found[group.name] = left_ms, row
     if found:
         ordered = sorted(found.items(), key=lambda item: item[1][0])
-        rows = [f"{name} on {row.partition} (in {duration(ms)})" for name, (ms, row) in ordered]
+        rows = [f"{name} on {row.partition} ({_from_then(ms)})" for name, (ms, row) in ordered]
         topic = ordered[0][1][1].partition.topic
         yield Found(
-            f"unread messages will be deleted: {listed(rows)}",
+            f"unread messages may be deleted: {listed(rows)}",
             f"penstock topic alter {topic} -c retention.ms=14d until the group has read them",
             [name for name, _ in ordered],
         )

@@ -220,7 +220,10 @@ def _very_slow_sync(facts: HostFacts) -> Iterator[Found]:
 
 def _rotational(facts: HostFacts) -> Iterator[Found]:
     if facts.rotational:
-        yield Found(f"{facts.data_directory} is on a disk that says that it rotates", "use an SSD; virtual disks may say so wrongly")
+        yield Found(
+            f"{facts.data_directory} is on a disk that says that it rotates",
+            "use an SSD; virtual disks may say so wrongly",
+        )
 
 
 # Clock, processors, memory -----------------------------------------------------------------------
@@ -347,10 +350,10 @@ HOST_CHECKS: Final[tuple[Check[HostFacts], ...]] = (
     Check("listen-backlog", _W, "net.core.somaxconn is below 1,024", "Clients that connect at once, as after a restart, are turned away.", _backlog),
     Check("slow-start-after-idle", _N, "net.ipv4.tcp_slow_start_after_idle is 1", "Connections that pause, such as long polls, begin slowly each time.", _slow_start),
     Check("tcp-buffers", _N, "the maximum of tcp_rmem or tcp_wmem is below 4 MiB", "One connection over a long path cannot fill the line.", _tcp_buffers),
-    Check("network-file-system", _P, "the data directory is on NFS, CIFS, Ceph, FUSE, …", "Locks and syncs of such file systems fail silently; SQLite metadata may be damaged.", _network_file_system),
+    Check("network-file-system", _P, "the data directory is on NFS, CIFS, Ceph, FUSE, …", "Locks and syncs are not reliable there, and SQLite metadata may be damaged.", _network_file_system),
     Check("volatile-file-system", _W, "the data directory is on tmpfs or overlay", "Messages are lost with the host's memory or with the container.", _volatile_file_system),
     Check("other-file-system", _N, "the data directory is on neither ext4 nor xfs", "Brokers are tested on ext4 and xfs.", _other_file_system),
-    Check("read-only-mount", _P, "the data directory's mount is read-only", "The broker cannot write. The kernel remounts a file system so after an error.", _read_only),
+    Check("read-only-mount", _P, "the data directory's mount is read-only", "The broker cannot write. The kernel remounts a file system read-only after an error.", _read_only),
     Check("write-barriers-off", _W, "mounted with nobarrier or barrier=0", "After a power cut, data that was synced may be missing.", _barriers),
     Check("slow-mount-options", _N, "mounted with sync or strictatime", "Every write, or every read, waits for another write.", _slow_mount),
     Check("disk-filling", _W, "more than 80 % of the data directory's disk is used", "A full disk makes the broker reject writes.", _disk_filling),
@@ -365,12 +368,12 @@ HOST_CHECKS: Final[tuple[Check[HostFacts], ...]] = (
     Check("cpu-throttled", _W, "the CPU limit stopped the group in more than 5 % of all periods", "Each stop is a latency of tens of milliseconds for every client.", _throttled),
     Check("cpu-steal", _W, "more than 5 % of processor time is stolen", "The hypervisor stops the broker, and latency suffers.", _steal),
     Check("cpu-governor", _N, "the governor is powersave and the driver fixes the lowest frequency", "The processor stays at its lowest frequency.", _governor),
-    Check("memory", _W, "less than 1 GiB of memory", "Consumers are served from the page cache, and what is not there from the disk.", _memory),
+    Check("memory", _W, "less than 1 GiB of memory", "Consumers read from the page cache; what does not fit comes from the disk.", _memory),
     Check("out-of-memory-kills", _P, "the kernel killed a process of the control group for lack of memory", "A broker that is killed leaves its partitions to others, and recovers its logs.", _oom),
     Check("slow-network", _W, "an interface is below 1 Gbit/s or half duplex", "Replication and consumers share it with producers.", _slow_nic),
     Check("network-errors", _W, "more than 100 packets and 0.01 % have errors or are dropped", "TCP sends lost packets again after at least 200 ms.", _nic_errors),
     Check("old-kernel", _P, "the kernel is older than 4.13", "It may report a sync as done after the disk has failed to write.", _kernel),
     Check("not-linux", _N, "the system is not Linux", "Brokers are tested on Linux; most facts cannot be read elsewhere.", _system),
     Check("uvloop-missing", _P, "uvloop is not installed", "`penstock serve` does not start without it.", _uvloop),
-    Check("python-debug", _W, "Python runs in development mode, with a debug allocator or as a debug build", "The broker is several times slower.", _python_debug),
+    Check("python-debug", _W, "Python runs in development mode, with a debug allocator or as a debug build", "The broker is slower.", _python_debug),
 )  # fmt: skip

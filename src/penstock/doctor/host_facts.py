@@ -69,7 +69,6 @@ class HostFacts:
     sync_times: SyncTimes | None = None
     clock_synchronised: bool | None = None
     clocksource: str | None = None
-    cpus: int | None = None
     cpu_quota: float | None = None  # cores; infinite: no limit
     cpu_throttled: float | None = None  # share of the periods
     cpu_steal: float | None = None  # share of all time since the start of the host
@@ -80,7 +79,6 @@ class HostFacts:
     oom_kills: int | None = None
     nics: tuple[Nic, ...] | None = None
     kernel: tuple[int, int] | None = None
-    python: tuple[int, int] | None = None
     uvloop: bool | None = None
     python_debug: str | None = None  # the switch that slows Python down; empty: none
 

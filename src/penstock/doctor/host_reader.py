@@ -57,8 +57,6 @@ def gather(
         replicas=replicas,
         sync_times=sync_times,
         clock_synchronised=_clock_synchronised(),
-        cpus=os.cpu_count(),
-        python=sys.version_info[:2],
         uvloop=find_spec("uvloop") is not None,
         python_debug=_python_debug(),
         kernel=proc.kernel_release(platform.release()),

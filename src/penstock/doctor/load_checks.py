@@ -106,8 +106,7 @@ def _hot(facts: ClusterFacts) -> Iterator[Found]:
         ]
         yield Found(
             f"hot: {listed(rows)}",
-            "use keys with more values, or none; to spread existing keys:"
-            f" penstock topic alter {hot[0][0].topic} -p N (keys change their partition)",
+            "use keys with more values, or send without keys",
             [str(at) for at, _ in hot],
         )
 
@@ -242,5 +241,5 @@ LOAD_CHECKS: Final[tuple[Check[ClusterFacts], ...]] = (
     Check("broker-disk-full", _P, "more than 95 % of a broker's disk is used", "A full disk makes the broker reject writes.", _disks_between(_FULL, 1.0)),
     Check("retention-too-long", _P, "logs that grow as they have so far need more disk than there is before retention deletes", "The disk fills before the first message is old enough to be deleted.", _does_not_fit),
     Check("retention-unlimited", _N, "neither retention.ms nor retention.bytes limits a topic", "It grows until the disk is full.", _unlimited),
-    Check("segment-outlives-retention", _N, "segment.ms is longer than retention.ms", "Segments are deleted whole: messages of quiet topics stay far longer than retention.ms.", _long_segments),
+    Check("segment-outlives-retention", _N, "segment.ms is longer than retention.ms", "Segments are deleted whole, by their newest message: while writes go on, old messages stay for up to segment.ms.", _long_segments),
 )  # fmt: skip

@@ -47,7 +47,7 @@ def kernel_release(text: str | None) -> tuple[int, int] | None:
 
 def open_files(text: str | None) -> Limits | None:
     """The line `Max open files` of /proc/PID/limits."""
-    for line in (text or "").splitlines():
+    for line in (text or "").split("\n"):
         if line.startswith("Max open files"):
             words = line.split()[3:5]
             numbers = [None if word == "unlimited" else natural(word) for word in words]
@@ -61,7 +61,7 @@ def open_files(text: str | None) -> Limits | None:
 
 def kilobytes(text: str | None, name: str) -> int | None:
     """Bytes of a line such as `MemTotal:  24684084 kB`."""
-    for line in (text or "").splitlines():
+    for line in (text or "").split("\n"):
         key, colon, rest = line.partition(":")
         if colon and key == name:
             words = rest.split()
@@ -73,7 +73,7 @@ def kilobytes(text: str | None, name: str) -> int | None:
 def counters(text: str | None) -> dict[str, int]:
     """Lines of a name and a number: cpu.stat, memory.events."""
     found = {}
-    for line in (text or "").splitlines():
+    for line in (text or "").split("\n"):
         words = line.split()
         number = natural(words[1]) if len(words) == 2 else None
         if number is not None:
@@ -136,7 +136,7 @@ def memory_limit(text: str | None) -> float | None:
 def cgroup_paths(text: str | None) -> dict[str, str]:
     """The path for each controller of /proc/PID/cgroup; `""` is cgroup v2."""
     found: dict[str, str] = {}
-    for line in (text or "").splitlines():
+    for line in (text or "").split("\n"):
         parts = line.split(":", 2)
         if len(parts) == 3 and parts[2].startswith("/"):
             for controller in parts[1].split(","):
@@ -147,7 +147,7 @@ def cgroup_paths(text: str | None) -> dict[str, str]:
 def mounts(text: str | None) -> list[Mount]:
     """The lines of /proc/self/mountinfo; lines that are not whole are left out."""
     found = []
-    for line in (text or "").splitlines():
+    for line in (text or "").split("\n"):
         front, separator, back = line.partition(" - ")
         left, right = front.split(" "), back.split(" ")
         if separator and len(left) >= 6 and len(right) >= 3:

@@ -15,11 +15,8 @@ def _unhealthy(*kinds: str) -> Callable[[ClusterFacts], Iterator[Found]]:
     """The diagnosis of `penstock cluster health`, one finding for each remedy."""
 
     def rule(facts: ClusterFacts) -> Iterator[Found]:
-        min_isrs = {
-            topic: facts.number(topic, "min.insync.replicas") or 1 for topic in facts.topics
-        }
         by_remedy: dict[tuple[str, str], list[str]] = {}
-        for problem in health.problems(facts.members, facts.places, min_isrs):
+        for problem in facts.problems:
             if problem.problem in kinds:
                 by_remedy.setdefault((problem.problem, problem.remedy), []).append(
                     problem.partition
@@ -46,6 +43,16 @@ def _missing_brokers(facts: ClusterFacts) -> Iterator[Found]:
 def _are_down(names: list[str]) -> str:
     verb = "is" if len(names) == 1 else "are"
     return f"{'broker' if len(names) == 1 else 'brokers'} {listed(names)} {verb} not running"
+
+
+def _unreachable_brokers(facts: ClusterFacts) -> Iterator[Found]:
+    for broker_id, reason in sorted(facts.unreachable.items())[:_MOST_REMEDIES]:
+        yield Found(
+            f"broker {broker_id} runs, and cannot be reached from here: {reason}",
+            "mend its advertised address (penstock serve --advertise HOST:PORT), the name service or"
+            " the firewall between",
+            [str(broker_id)],
+        )
 
 
 def _no_controller(facts: ClusterFacts) -> Iterator[Found]:
@@ -199,6 +206,7 @@ REPLICATION_CHECKS: Final[tuple[Check[ClusterFacts], ...]] = (
     Check("offline-replica", _P, "a broker cannot use a replica that is on its disk", "One copy fewer, until it is rebuilt.", _unhealthy("offline replica")),
     Check("under-replicated", _W, "a replica is not in sync", "One copy fewer, until it catches up.", _unhealthy("under-replicated")),
     Check("broker-missing", _P, "a registered broker does not run", "Its replicas fall behind, and the others carry its load.", _missing_brokers),
+    Check("broker-unreachable", _P, "a broker that runs does not answer at its advertised address", "Clients from here cannot use the partitions that it leads.", _unreachable_brokers),
     Check("no-controller", _P, "no broker is the controller", "Leaders are not elected, and topics cannot be changed.", _no_controller),
     Check("single-broker", _W, "the cluster has one broker", "Its failure stops everything, and its disk holds the only copy.", _single_broker),
     Check("one-replica", _W, "a topic has replication factor 1, and there are more brokers", "The failure of one broker stops its partitions; the loss of its disk loses their messages.", _one_replica),
