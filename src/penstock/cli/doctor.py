@@ -74,6 +74,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     _check_ids(arguments.ignore)
+    data = _data_directory(arguments)
     both = arguments.host == arguments.cluster
     replicas: int | None = None
     reports = []
@@ -90,7 +91,7 @@ def run(arguments: Namespace) -> int:
             replicas = _most_replicas(facts)
             reports.append(_cluster(facts, arguments))
     if both or arguments.host:
-        reports.append(_host(arguments, replicas))
+        reports.append(_host(arguments, data, replicas))
     report = Report(
         by_severity(finding for each in reports for finding in each.findings),
         sum(each.checks for each in reports),
@@ -124,6 +125,18 @@ def _check_ids(ids: list[str]) -> None:
             raise UsageError(f"--ignore: there is no check {name!r}{hint}")
 
 
+def _data_directory(arguments: Namespace) -> str | None:
+    """The directory to measure; None if none was named and the default does not exist."""
+    if arguments.pid is not None and not os.path.isdir(f"/proc/{arguments.pid}"):
+        raise UsageError(f"--pid: there is no process {arguments.pid}")
+    data: str = arguments.data or _DEFAULT_DATA
+    if os.path.isdir(data):
+        return data
+    if arguments.data is not None:
+        raise UsageError(f"--data: {data} is not a directory")
+    return None
+
+
 # The two scopes ----------------------------------------------------------------------------------
 
 
@@ -148,21 +161,13 @@ def _most_replicas(facts: ClusterFacts) -> int:
     return max(held.values(), default=0)
 
 
-def _host(arguments: Namespace, replicas: int | None) -> Report:
-    data = arguments.data
-    if data is None and os.path.isdir(_DEFAULT_DATA):
-        data = _DEFAULT_DATA
-    if data is not None and not os.path.isdir(data):
-        raise UsageError(f"--data: {data} is not a directory")
-    if arguments.pid is not None and not os.path.isdir(f"/proc/{arguments.pid}"):
-        raise UsageError(f"--pid: there is no process {arguments.pid}")
+def _host(arguments: Namespace, data: str | None, replicas: int | None) -> Report:
     times = None
     if data is not None and arguments.seconds:
         times = disk_probe.measure(data, arguments.seconds, time.perf_counter)
     facts = host_reader.gather(data, pid=arguments.pid, replicas=replicas, sync_times=times)
-    missing = unknown(facts)
-    if data is None:
-        missing.append("data directory and its disk (name it: --data DIR)")
+    missing = [] if data else ["data directory and its disk (name it: --data DIR)"]
+    missing += unknown(facts)
     found = examine(HOST_CHECKS, facts, "host", arguments.ignore)
     return Report(found, len(HOST_CHECKS), missing)
 
