@@ -128,9 +128,14 @@ class _Gathering:
     # Settings and versions -----------------------------------------------------------------------
 
     async def _read_topics(self) -> None:
+        """Topics with replicas out of sync come first: min.insync.replicas says how bad that is."""
         names = sorted({at.topic for at in self._places})
-        others = [name for name in names if name not in INTERNAL]
-        wanted = sorted(INTERNAL.intersection(names))
+        lacking = {
+            at.topic for at, place in self._places.items() if len(place.isr) < len(place.original)
+        }
+        first = [name for name in names if name in lacking or name in INTERNAL]
+        others = [name for name in names if name not in lacking and name not in INTERNAL]
+        wanted = self._sampled("settings of topics out of sync", first, MOST_TOPICS)
         wanted += self._sampled("settings of topics", others, MOST_TOPICS)
         for start in range(0, len(wanted), _TOPICS_AT_ONCE):
             asked = [(settings.TOPIC, name) for name in wanted[start : start + _TOPICS_AT_ONCE]]
@@ -190,11 +195,13 @@ class _Gathering:
 
     async def _measure_rates(self, seconds: float) -> None:
         """The growth of end offsets, of topics with several partitions."""
+        if not seconds:
+            return
         led = self._led
         several = {at.topic for at in led if at.partition > 0} - INTERNAL
         candidates = [at for at in led if at.topic in several]
         wanted = self._sampled("rates of partitions", candidates, MOST_RATES)
-        if not wanted or not seconds:
+        if not wanted:
             return
         clock_s = asyncio.get_running_loop().time
         asked = dict.fromkeys(wanted, admin.LATEST)

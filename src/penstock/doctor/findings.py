@@ -80,7 +80,7 @@ def listed(subjects: Sequence[str], most: int = SHOWN_SUBJECTS) -> str:
     """`a, b and 312 more`."""
     shown = ", ".join(subjects[:most])
     hidden = len(subjects) - most
-    return f"{shown} and {hidden} more" if hidden > 0 else shown
+    return f"{shown} and {hidden:,} more" if hidden > 0 else shown
 
 
 def counted(number: int, noun: str) -> str:

@@ -87,6 +87,17 @@ def test_a_broker_that_cannot_be_reached_is_told_from_one_that_does_not_run(
     assert "levels of features: not every broker answers" in facts.unknown
 
 
+def test_topics_that_are_out_of_sync_are_not_left_to_a_sample(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster_reader, "MOST_TOPICS", 2)
+    places = {TopicPartition(f"t{number}", 0): Place(1, (1, 2), (1, 2)) for number in range(9)}
+    places[TopicPartition("t7", 0)] = Place(1, (1, 2), (1,))
+    facts = gathered(FakeCluster(places, [1, 2]))
+    assert list(facts.topics) == ["t7", "t0", "t4"]
+    assert [problem.problem for problem in facts.problems] == ["under min ISR"]
+
+
 # Samples -----------------------------------------------------------------------------------------
 
 

@@ -71,7 +71,7 @@ def test_each_diagnosis_is_a_finding_of_its_own(name: str, place: Place) -> None
 def test_partitions_with_one_remedy_are_one_finding_and_bounded_in_text() -> None:
     places = {TopicPartition("t", index): Place(1, (1, 3), (1,)) for index in range(5000)}
     row = one("under-replicated", cluster(places, stopped=[3]))
-    assert row.fact.endswith("t-4 and 4995 more")
+    assert row.fact.endswith("t-4 and 4,995 more")
     assert row.remedy.startswith("start broker 3")
     assert len(row.subjects) == 5000
     [finding] = examine([RULES["under-replicated"]], cluster(places, stopped=[3]), "cluster")
