@@ -96,7 +96,7 @@ CASES: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
     ("out-of-memory-kills", {"oom_kills": 1}, "1 time", {"oom_kills": 0}),
     ("slow-network", {"nics": nic(speed_mbps=100)}, "eth0 runs at 100 Mbit/s", {"nics": nic(speed_mbps=None)}),
     ("slow-network", {"nics": nic(duplex="half")}, "half duplex", {"nics": nic(duplex=None)}),
-    ("network-errors", {"nics": nic(errors=60, dropped=41)}, "60 errors and 41 dropped", {"nics": nic(errors=100)}),
+    ("network-errors", {"nics": nic(errors=60, dropped=41)}, "60 errors and 41 dropped", {"nics": nic(errors=100, packets=0)}),
     ("old-kernel", {"kernel": (4, 4)}, "the kernel is 4.4", {"kernel": (4, 13)}),
     ("not-linux", {"system": "Darwin"}, "Darwin", {"system": "Linux"}),
     ("uvloop-missing", {"uvloop": False}, "uvloop", {"uvloop": None}),

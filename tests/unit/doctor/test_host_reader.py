@@ -1,13 +1,14 @@
 """Facts of a host are read from its files, and a host without them is a host of unknown facts."""
 
 import math
+import os
 from pathlib import Path
 
 import pytest
 
 from penstock.doctor import disk_probe, host_reader
 from penstock.doctor.disk_probe import measure, summarise
-from penstock.doctor.host_facts import Limits, Nic, SyncTimes, unknown
+from penstock.doctor.host_facts import Limits, Nic, Room, SyncTimes, unknown
 
 
 def write(root: Path, files: dict[str, str]) -> None:
@@ -101,6 +102,15 @@ def test_a_partition_takes_the_rotation_of_its_disk(tmp_path: Path) -> None:
     data.mkdir()
     write(tmp_path, {"proc/self/mountinfo": "1 2 8:1 / / rw - ext4 /dev/sda1 rw\n"})
     assert host_reader.gather(str(data), root=tmp_path).rotational is True
+
+
+def test_the_room_of_a_disk_is_in_bytes_that_users_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = os.statvfs_result((9999, 4096, 100, 60, 50, 1000, 900, 800, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: found)
+    facts = host_reader.gather(str(tmp_path), root=tmp_path)
+    assert facts.room == Room(100 * 4096, 50 * 4096, 1000, 800)
 
 
 def test_this_host() -> None:

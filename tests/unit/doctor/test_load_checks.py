@@ -56,6 +56,14 @@ def test_a_few_leaders_more_are_no_imbalance() -> None:
     assert found("leaders-uneven", cluster(places=at_rest([1, 2], [1, 2], [1, 3], [2, 3]))) == []
 
 
+def test_a_share_of_a_fifth_more_is_even() -> None:
+    leaders = [1] * 120 + [2] * 90 + [3] * 90
+    places = {t(index): Place(n, (n,), (n,)) for index, n in enumerate(leaders)}
+    assert found("leaders-uneven", cluster(places=places)) == []
+    places[t(89 + 120)] = Place(1, (1,), (1,))
+    assert one("leaders-uneven", cluster(places=places)).subjects == ["1"]
+
+
 def test_uneven_replicas_without_those_that_leave() -> None:
     places = {t(index): Place(1, (1, 2), (1, 2)) for index in range(9)}
     assert one("replicas-uneven", cluster(places=places)).subjects == ["1", "2"]
@@ -102,6 +110,7 @@ def test_a_hot_key() -> None:
     sample = KeySample(1000, ((b"customer-7", 510), (b"x", 490)))
     row = one("hot-key", cluster(keys={t(0): sample}))
     assert row.fact == "key 'customer-7' is 51 % of 1,000 sampled messages of t-0"
+    assert one("hot-key", cluster(keys={t(0): KeySample(100, ((b"a", 99),))}))
     for harmless in (
         KeySample(1000, ((b"a", 500), (b"b", 500))),
         KeySample(1000, ((None, 1000),)),
@@ -125,7 +134,7 @@ def test_disks_of_brokers() -> None:
     facts = cluster(disks=disks)
     assert one("broker-disk-filling", facts).subjects == ["broker 1 (81 %)"]
     assert one("broker-disk-full", facts).subjects == ["broker 2 (96 %)"]
-    unknown = cluster(disks={1: Disk({}, -1, -1)})
+    unknown = cluster(disks={1: Disk({}, -1, -1), 2: Disk({}, -1, 100), 3: Disk({}, 0, 0)})
     assert found("broker-disk-filling", unknown) == found("broker-disk-full", unknown) == []
 
 

@@ -98,6 +98,7 @@ def test_limits_of_cgroup_v2() -> None:
 def test_limits_of_cgroup_v1() -> None:
     assert proc.cpu_quota_v1("50000\n", "100000\n") == 0.5
     assert proc.cpu_quota_v1("-1\n", "100000\n") == math.inf
+    assert proc.cpu_quota_v1("0\n", "100000\n") == math.inf
     assert proc.cpu_quota_v1("50000", None) is None
     assert proc.cpu_quota_v1("50000", "0") is None
     assert proc.memory_limit("9223372036854771712\n") == math.inf
