@@ -1,6 +1,7 @@
 """`penstock doctor`: what is wrong on this host and in this cluster, why it matters, and what to do."""
 
 import os
+import re
 import shutil
 import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
@@ -24,6 +25,7 @@ _DEFAULT_DATA: Final = "penstock-data"
 _WIDEST: Final = 100
 _LONGEST_MEASURE_S: Final = 60.0
 _SHOWN_UNKNOWN: Final = 20
+_COMMAND_AFTER: Final = re.compile("; (?=penstock |then )")  # such a step has a line of its own
 
 
 class Report(NamedTuple):
@@ -216,7 +218,7 @@ def _show(output: Output, report: Report) -> None:
         output.line(f"{finding.severity.upper():<9} {finding.scope}: {finding.id}")
         paragraph(finding.fact)
         paragraph(finding.reason, "  why")
-        for index, step in enumerate(finding.remedy.split("; ")):
+        for index, step in enumerate(_COMMAND_AFTER.split(finding.remedy)):
             paragraph(step, "" if index else "  remedy")
         output.line("")
     if report.unknown:

@@ -222,7 +222,7 @@ def _rotational(facts: HostFacts) -> Iterator[Found]:
     if facts.rotational:
         yield Found(
             f"{facts.data_directory} is on a disk that says that it rotates",
-            "use an SSD; virtual disks may say so wrongly",
+            "use an SSD (virtual disks may say so wrongly)",
         )
 
 

@@ -49,8 +49,8 @@ def _unreachable_brokers(facts: ClusterFacts) -> Iterator[Found]:
     for broker_id, reason in sorted(facts.unreachable.items())[:_MOST_REMEDIES]:
         yield Found(
             f"broker {broker_id} runs, and cannot be reached from here: {reason}",
-            "mend its advertised address (penstock serve --advertise HOST:PORT), the name service or"
-            " the firewall between",
+            "see in its log whether it hangs; else mend its advertised address (penstock serve"
+            " --advertise HOST:PORT), the name service or the firewall between",
             [str(broker_id)],
         )
 
