@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "pipeline": "move and examine messages in bulk, on Spark",
     "doctor": "check this host and the cluster, and name the remedy for each finding",
     "log": "decode segment and index files",
+    "plan": "plan capacity and cost for a load, or for a running cluster",
     "bench": "compare Penstock with its peers on this machine",
 }
 _TRACE_VARIABLE: Final = "PENSTOCK_TRACEBACK"
