@@ -64,7 +64,6 @@ class Rules:
 
     __slots__ = (
         "_allow_everyone",
-        "_bindings",
         "_by_resource",
         "_lengths",
         "_patterns_of",
@@ -81,29 +80,36 @@ class Rules:
     ) -> None:
         self._super_users = super_users
         self._allow_everyone = allow_everyone
-        self._bindings: frozenset[AclBinding] = frozenset()
         self._by_resource: dict[_Resource, _ByPrincipal] = {}
         self._patterns_of: dict[tuple[ResourceType, str], frozenset[_Pattern]] = {}  # by principal
         self._prefix_counts: Counter[tuple[ResourceType, int]] = Counter()  # by length
         self._lengths: dict[ResourceType, tuple[int, ...]] = {}  # of prefixes, ascending
         self._apply(frozenset(), frozenset(bindings))
 
-    @property
-    def bindings(self) -> frozenset[AclBinding]:
-        return self._bindings
+    def __iter__(self) -> Iterator[AclBinding]:
+        """Yield every binding once."""
+        for by_principal in self._by_resource.values():
+            for rules in by_principal.values():
+                yield from (rule.binding for rule in rules)
+
+    def __contains__(self, binding: AclBinding) -> bool:
+        rules = self._by_resource.get(binding[:3], {}).get(binding.principal, ())
+        return any(rule.binding == binding for rule in rules)
 
     def changed(
         self, *, removed: Iterable[AclBinding] = (), added: Iterable[AclBinding] = ()
     ) -> "Rules":
         """Return new rules. The cost is a copy of one dict, plus the resources that change."""
         rules = Rules((), self._super_users, allow_everyone=self._allow_everyone)
-        rules._bindings = self._bindings
         rules._by_resource = dict(self._by_resource)
         rules._patterns_of = dict(self._patterns_of)
         rules._prefix_counts = Counter(self._prefix_counts)
         rules._lengths = dict(self._lengths)
         new = frozenset(added)  # a binding that is both removed and added stays
-        rules._apply((frozenset(removed) & self._bindings) - new, new - self._bindings)
+        rules._apply(
+            frozenset(binding for binding in removed if binding in self and binding not in new),
+            frozenset(binding for binding in new if binding not in self),
+        )
         return rules
 
     def decide(
@@ -208,7 +214,6 @@ class Rules:
                 self._patterns_of[key] = patterns
             else:
                 del self._patterns_of[key]
-        self._bindings = (self._bindings - removed) | added
 
     def _set_resource(self, resource: _Resource, by_principal: _ByPrincipal) -> None:
         resource_type, pattern_type, name = resource
