@@ -102,7 +102,7 @@ def _public_key(entry: dict[str, Any]) -> tuple[PublicKey, tuple[str, ...]]:
     match entry.get("kty"):
         case "RSA":
             return _rsa_key(entry), RSA_ALGORITHMS
-        case "EC" if (curve := entry.get("crv")) in CURVE_ALGORITHMS:
+        case "EC" if isinstance(curve := entry.get("crv"), str) and curve in CURVE_ALGORITHMS:
             size = COORDINATE_BYTES[curve]
             key = EcKey(curve, _number(entry["x"], size), _number(entry["y"], size))
             return key, (CURVE_ALGORITHMS[curve],)
