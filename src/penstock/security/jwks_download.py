@@ -5,6 +5,7 @@ It asks the configured URL and nothing else: no redirect, no proxy. Size and tim
 
 import ssl
 from collections.abc import Callable
+from contextlib import closing
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -66,29 +67,26 @@ def _download(
     max_bytes: int,
 ) -> bytes:
     deadline_s = seconds() + timeout_s
-    connection = _connection(parts, context, timeout_s)
-    try:
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+    with closing(_connection(parts, context, timeout_s)) as connection:
         connection.connect()
         sock = connection.sock  # the response keeps it when the connection lets go of it
         connection.request("GET", target, headers=headers)
-        response = connection.getresponse()
-        if response.status != 200:
-            raise DownloadFailed(f"status {response.status} instead of 200")
-        body = bytearray()
-        while len(body) <= max_bytes:
-            remaining_s = deadline_s - seconds()
-            if remaining_s <= 0:
-                raise DownloadFailed(f"not complete after {timeout_s:g} s")
-            sock.settimeout(remaining_s)
-            piece = response.read1(_PIECE_BYTES)
-            if not piece:
-                break
-            body += piece
-        return bytes(body)
-    finally:
-        connection.close()
+        with connection.getresponse() as response:
+            if response.status != 200:
+                raise DownloadFailed(f"status {response.status} instead of 200")
+            body = bytearray()
+            while len(body) <= max_bytes:
+                remaining_s = deadline_s - seconds()
+                if remaining_s <= 0:
+                    raise DownloadFailed(f"not complete after {timeout_s:g} s")
+                sock.settimeout(remaining_s)
+                piece = response.read1(_PIECE_BYTES)
+                if not piece:
+                    break
+                body += piece
+            return bytes(body)
 
 
 def _connection(
