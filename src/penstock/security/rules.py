@@ -65,6 +65,7 @@ class Rules:
     __slots__ = (
         "_allow_everyone",
         "_by_resource",
+        "_count",
         "_lengths",
         "_patterns_of",
         "_prefix_counts",
@@ -80,11 +81,15 @@ class Rules:
     ) -> None:
         self._super_users = super_users
         self._allow_everyone = allow_everyone
+        self._count = 0
         self._by_resource: dict[_Resource, _ByPrincipal] = {}
         self._patterns_of: dict[tuple[ResourceType, str], frozenset[_Pattern]] = {}  # by principal
         self._prefix_counts: Counter[tuple[ResourceType, int]] = Counter()  # by length
         self._lengths: dict[ResourceType, tuple[int, ...]] = {}  # of prefixes, ascending
         self._apply(frozenset(), frozenset(bindings))
+
+    def __len__(self) -> int:
+        return self._count
 
     def __iter__(self) -> Iterator[AclBinding]:
         """Yield every binding once."""
@@ -101,6 +106,7 @@ class Rules:
     ) -> "Rules":
         """Return new rules. The cost is a copy of one dict, plus the resources that change."""
         rules = Rules((), self._super_users, allow_everyone=self._allow_everyone)
+        rules._count = self._count
         rules._by_resource = dict(self._by_resource)
         rules._patterns_of = dict(self._patterns_of)
         rules._prefix_counts = Counter(self._prefix_counts)
@@ -214,6 +220,7 @@ class Rules:
                 self._patterns_of[key] = patterns
             else:
                 del self._patterns_of[key]
+        self._count += len(added) - len(removed)
 
     def _set_resource(self, resource: _Resource, by_principal: _ByPrincipal) -> None:
         resource_type, pattern_type, name = resource

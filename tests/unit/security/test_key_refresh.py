@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 from penstock.security.jwks import KeySet, parse_jwks
 from penstock.security.jwks_download import DownloadFailed, check_url, download
 from penstock.security.key_refresh import KeyRefresh, RefreshSettings
-from tests.unit.security.token_making import ED25519_JWK, jwks
+from penstock.security.token_verifier import TokenVerifier
+from penstock.security.tokens import TokenSettings, UnknownKey
+from tests.unit.security.token_making import (
+    ED25519_JWK,
+    ISSUER,
+    NOW_S,
+    accept_good,
+    jwks,
+    token,
+)
 
 KEYS = parse_jwks(jwks(ED25519_JWK))
 SETTINGS = RefreshSettings()
@@ -205,3 +214,18 @@ def test_files_are_read_with_the_same_limit(tmp_path: Path) -> None:
 def test_other_urls_are_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"URL|scheme"):
         check_url(url)
+
+
+def test_a_token_with_an_unknown_key_asks_for_a_fetch() -> None:
+    refresh = KeyRefresh(SETTINGS, 0)
+    refresh.begin(0)
+    refresh.succeed(parse_jwks(jwks({**ED25519_JWK, "kid": "k1"})), 0)
+    settings = TokenSettings(ISSUER, frozenset())
+    now_ms = NOW_S * 1000
+    refresh.restore(refresh.keys(0), now_ms)
+    verifier = TokenVerifier(settings, refresh, accept_good, lambda: now_ms)
+    assert verifier.verify(token()).principal.name == "alice"
+    refresh.due_ms = now_ms + HOUR_MS
+    with pytest.raises(UnknownKey):
+        verifier.verify(token(header={"alg": "EdDSA", "kid": "k2"}))
+    assert refresh.is_due(now_ms)
