@@ -174,10 +174,8 @@ def parse_client_first(data: bytes) -> ClientFirst:
     if authorization and not authorization.startswith("a="):
         raise InvalidScram("the GS2 header has an unknown attribute")
     attributes = _attributes(bare)
-    if attributes[0][0] == "m":
-        raise InvalidScram("mandatory extensions are not supported")
-    if [name for name, _ in attributes[:2]] != ["n", "r"]:
-        raise InvalidScram("the first message has no user name and nonce")
+    if [name for name, _ in attributes[:2]] != ["n", "r"]:  # so `m=`, an extension, is refused
+        raise InvalidScram("the first message does not begin with user name and nonce")
     nonce = attributes[1][1]
     if not nonce or len(nonce) > MAX_NONCE_BYTES or not _NONCE_CHARACTERS.issuperset(nonce):
         raise InvalidScram("the nonce is empty, too long, or has characters that are not allowed")

@@ -40,6 +40,8 @@ def test_the_number_of_acls_is_limited() -> None:
     codes = [error and error.code for error in creations.errors]
     assert codes == [None, ErrorCode.POLICY_VIOLATION, None]
     assert creations.added == [binding("b")]
+    twice = create(Rules(), [binding("b"), binding("b")], max_acls=1)
+    assert twice.errors == [None, None]
 
 
 def test_large_requests_are_refused() -> None:

@@ -85,6 +85,27 @@ def test_filters_agree_with_the_plain_model(wanted: AclFilter, binding: AclBindi
     assert wanted.matches(binding) == (same and names)
 
 
+@pytest.mark.parametrize(
+    ("pattern_type", "name", "found"),
+    [
+        (PatternType.MATCH, "ab", ["*", "ab", "a-prefix", "ab-prefix"]),
+        (PatternType.ANY, "ab", ["ab", "ab-prefix"]),
+        (PatternType.LITERAL, "ab", ["ab"]),
+        (PatternType.LITERAL, "*", ["*"]),
+        (PatternType.PREFIXED, "ab", ["ab-prefix"]),
+        (PatternType.MATCH, None, ["*", "ab", "b", "a-prefix", "ab-prefix"]),
+        (PatternType.PREFIXED, None, ["a-prefix", "ab-prefix"]),
+    ],
+)
+def test_filters_by_pattern(pattern_type: PatternType, name: str | None, found: list[str]) -> None:
+    good = binding_from_wire(**GOOD)
+    prefixed = good._replace(pattern_type=PatternType.PREFIXED)
+    named = {text: good._replace(resource_name=text) for text in ("*", "ab", "b")}
+    named |= {f"{text}-prefix": prefixed._replace(resource_name=text) for text in ("a", "ab")}
+    wanted = AclFilter(pattern_type=pattern_type, resource_name=name)
+    assert [text for text, binding in named.items() if wanted.matches(binding)] == found
+
+
 def test_an_empty_filter_matches_everything() -> None:
     assert AclFilter().matches(binding_from_wire(**GOOD))
 

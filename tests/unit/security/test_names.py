@@ -227,6 +227,7 @@ def test_the_examples_of_kafkas_documentation(distinguished: str, principal: str
         ("RULE:CN=(.*?),.*/$1/U", "ALICE"),
         (" RULE:^CN=(\\w+).*$/$1/ , DEFAULT", "alice"),
         ("RULE:^CN=bob.*$/bob/,DEFAULT", ALICE),
+        ("RULE:CN=alice/admin/,DEFAULT", ALICE),  # a part of the name is not enough
         ("RULE:^CN=(.*?),OU=(.*?),.*$/$2\\/$1/", "ServiceUsers/alice"),
         ("RULE:^CN=(.*?),.*$/$1@$4/", "alice@$4"),  # a number beyond the groups is text
         ("RULE:^CN=(.*?),.*$/$12/", "alice2"),

@@ -229,6 +229,27 @@ def test_super_users_and_their_roles_are_allowed_everything() -> None:
     assert rules.allows_any(Requester(ALICE, "x"), Operation.READ, ResourceType.TOPIC)
 
 
+def test_a_denied_wildcard_leaves_no_name_and_any_deny_leaves_not_all() -> None:
+    requester = Requester(ALICE, "10.0.0.1")
+    allow_a = binding("User:alice", Operation.WRITE)
+    allow_all = binding("User:alice", Operation.WRITE, name="*")
+    deny_a = binding("User:alice", Operation.WRITE, Permission.DENY)
+    deny_all = binding("User:alice", Operation.WRITE, Permission.DENY, name="*")
+    expected = {  # some name, every name
+        (allow_a,): (True, False),
+        (allow_all,): (True, True),
+        (allow_a, deny_a): (False, False),
+        (allow_all, deny_a): (True, False),
+        (allow_a, deny_all): (False, False),
+        (allow_all, deny_all): (False, False),
+    }
+    for found, (some, every) in expected.items():
+        rules = Rules(found)
+        assert rules.allows_any(requester, Operation.WRITE, ResourceType.TOPIC) == some
+        assert rules.allows_all(requester, Operation.WRITE, ResourceType.TOPIC) == every
+        assert not rules.allows_any(requester, Operation.WRITE, ResourceType.GROUP)
+
+
 def test_a_binding_for_one_user_closes_a_resource_that_was_open_to_everyone() -> None:
     rules = Rules([binding("User:alice", Operation.WRITE)], allow_everyone=True)
     assert not rules.decide(Requester(BOB, "10.0.0.1"), *READ_A).is_allowed

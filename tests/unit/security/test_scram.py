@@ -1,6 +1,7 @@
 """SCRAM: the vectors of RFC 7677, clients that we did not write, and every kind of bad message."""
 
 import base64
+import hmac
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.net.sasl.scram import ScramClient
 
-from penstock.security.credentials import ScramCredential, credential_from_salted, make_credential
+from penstock.security.credentials import (
+    ScramCredential,
+    credential_from_salted,
+    make_credential,
+    salted_password,
+)
 from penstock.security.resources import Principal
 from penstock.security.sasl import (
     FAILURE_MESSAGES,
@@ -273,6 +279,45 @@ def test_changed_final_messages_are_refused(change: Any) -> None:
     assert isinstance(first, Challenge)
     client.process_server_first_message(first.data)
     assert isinstance(exchange.step(change(client.final_message())), Refused)
+
+
+def proved(server_first: bytes, first_bare: str, without_proof: str) -> bytes:
+    """Return a final message with a right proof, whatever it says before the proof."""
+    credential = ALICE[SHA_256]
+    salted = salted_password(SHA_256, "alice-secret", credential.salt, credential.iterations)
+    client_key = hmac.digest(salted, b"Client Key", "sha256")
+    message = f"{first_bare},{server_first.decode()},{without_proof}".encode()
+    signature = hmac.digest(credential.stored_key, message, "sha256")
+    proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+    return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+
+
+@pytest.mark.parametrize(
+    ("header", "binding", "nonce_change", "reason"),
+    [
+        ("n,,", "biws", "", None),
+        ("y,,", "eSws", "", None),
+        ("n,a=alice,", "bixhPWFsaWNlLA==", "", None),
+        ("n,,", "eSws", "", "channel binding"),
+        ("y,,", "biws", "", "channel binding"),
+        ("n,,", "bixhPWFsaWNlLA==", "", "channel binding"),
+        ("n,,", "biws", "x", "nonce"),  # CVE-2024-56128
+    ],
+)
+def test_a_right_proof_over_a_wrong_message_is_refused(
+    header: str, binding: str, nonce_change: str, reason: str | None
+) -> None:
+    exchange = server()
+    first_bare = "n=alice,r=abc"
+    first = exchange.step(f"{header}{first_bare}".encode())
+    assert isinstance(first, Challenge)
+    without_proof = f"c={binding},r=abc{SERVER_NONCE}{nonce_change}"
+    outcome = exchange.step(proved(first.data, first_bare, without_proof))
+    if reason is None:
+        assert isinstance(outcome, Done)
+    else:
+        assert isinstance(outcome, Refused)
+        assert reason in outcome.reason
 
 
 def test_a_final_message_cannot_be_replayed_in_another_exchange() -> None:
