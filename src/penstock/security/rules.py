@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import IPv4Network, IPv6Network
 from typing import Final, NamedTuple
 
-from penstock.security.acls import AclBinding, Address, parse_address, parse_network
+from penstock.security.acls import AclBinding, AclFilter, Address, parse_address, parse_network
 from penstock.security.resources import (
     IMPLIED_BY,
     WILDCARD,
@@ -100,6 +100,24 @@ class Rules:
     def __contains__(self, binding: AclBinding) -> bool:
         rules = self._by_resource.get(binding[:3], {}).get(binding.principal, ())
         return any(rule.binding == binding for rule in rules)
+
+    def candidates(self, wanted: AclFilter) -> Iterator[AclBinding]:
+        """Yield the bindings that a filter may match: few, if it has a name or a principal."""
+        types = [wanted.resource_type]
+        if wanted.resource_type is ResourceType.ANY:
+            types = [found for found in ResourceType if found > ResourceType.ANY]
+        if wanted.resource_name is not None:
+            for resource in types:
+                for by_principal in self._applying(resource, wanted.resource_name):
+                    for rules in by_principal.values():
+                        yield from (rule.binding for rule in rules)
+        elif wanted.principal is not None:
+            for resource in types:
+                for pattern in self._patterns_of.get((resource, wanted.principal), ()):
+                    rules = self._by_resource[resource, *pattern][wanted.principal]
+                    yield from (rule.binding for rule in rules)
+        else:
+            yield from self
 
     def changed(
         self, *, removed: Iterable[AclBinding] = (), added: Iterable[AclBinding] = ()
