@@ -7,6 +7,7 @@ not depend on the number of bindings.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from ipaddress import IPv4Network, IPv6Network
 from typing import Final, NamedTuple
 
@@ -288,14 +289,18 @@ def _compiled(
 
 def _rule(binding: AclBinding) -> _Rule:
     network = None if binding.host == WILDCARD else parse_network(binding.host)
-    if binding.operation is Operation.ALL:
-        return _Rule(binding, network, None)
-    operations: set[Operation] = {binding.operation}
-    if binding.permission is Permission.ALLOW:
-        operations.update(
-            implied for implied, causes in IMPLIED_BY.items() if binding.operation in causes
-        )
-    return _Rule(binding, network, frozenset(operations))
+    return _Rule(binding, network, _operations(binding.operation, binding.permission))
+
+
+@cache  # few, shared by all rules
+def _operations(operation: Operation, permission: Permission) -> frozenset[Operation] | None:
+    """Return what a binding's operation stands for; None: everything."""
+    if operation is Operation.ALL:
+        return None
+    implied: set[Operation] = {operation}
+    if permission is Permission.ALLOW:
+        implied.update(weaker for weaker, stronger in IMPLIED_BY.items() if operation in stronger)
+    return frozenset(implied)
 
 
 def _is_denied(
