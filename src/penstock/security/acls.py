@@ -6,6 +6,7 @@ addition: a host may be a network such as `10.0.0.0/8`. Host names are rejected.
 
 import json
 from base64 import urlsafe_b64encode
+from contextlib import suppress
 from hashlib import sha256
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, Final, NamedTuple
@@ -123,6 +124,9 @@ def filter_from_wire(
     for name, text in (("resource name", resource_name), ("principal", principal), ("host", host)):
         if text is not None:
             _check_length(name, text)
+    if host is not None:
+        with suppress(InvalidAcl):  # a host that no binding can have matches none
+            host = normalized_host(host)
     return AclFilter(
         _resource_type(resource_type, allow_any=True),
         _pattern_type(pattern_type),

@@ -30,13 +30,15 @@ class CurrentRules:
 class Grants:
     """The verdicts of one requester. Connections of the same requester share them."""
 
-    __slots__ = ("_current", "_generation", "_verdicts", "requester")
+    __slots__ = ("_all", "_any", "_current", "_generation", "_verdicts", "requester")
 
     def __init__(self, current: CurrentRules, requester: Requester) -> None:
         self.requester = requester
         self._current = current
         self._generation = current.generation
         self._verdicts: dict[tuple[Operation, ResourceType, str], bool] = {}
+        self._any: dict[tuple[Operation, ResourceType], bool] = {}
+        self._all: dict[tuple[Operation, ResourceType], bool] = {}
 
     def allows(self, operation: Operation, resource: ResourceType, name: str) -> bool:
         if self._generation == self._current.generation:
@@ -46,18 +48,37 @@ class Grants:
         return self._decide(operation, resource, name)
 
     def allows_any(self, operation: Operation, resource: ResourceType) -> bool:
-        return self._current.rules.allows_any(self.requester, operation, resource)
+        """Whether the operation is allowed for some name (KIP-679)."""
+        self._drop_old_verdicts()
+        verdict = self._any.get((operation, resource))
+        if verdict is None:
+            verdict = self._current.rules.allows_any(self.requester, operation, resource)
+            self._any[operation, resource] = verdict
+        return verdict
 
     def allows_all(self, operation: Operation, resource: ResourceType) -> bool:
-        return self._current.rules.allows_all(self.requester, operation, resource)
+        """Whether the operation is certainly allowed for every name: listings need no more checks."""
+        self._drop_old_verdicts()
+        verdict = self._all.get((operation, resource))
+        if verdict is None:
+            verdict = self._current.rules.allows_all(self.requester, operation, resource)
+            self._all[operation, resource] = verdict
+        return verdict
 
     def _decide(self, operation: Operation, resource: ResourceType, name: str) -> bool:
-        if self._generation != self._current.generation or len(self._verdicts) >= MAX_VERDICTS:
+        self._drop_old_verdicts()
+        if len(self._verdicts) >= MAX_VERDICTS:
             self._verdicts.clear()
-            self._generation = self._current.generation
         decision = self._current.rules.decide(self.requester, operation, resource, name)
         self._verdicts[operation, resource, name] = decision.is_allowed
         return decision.is_allowed
+
+    def _drop_old_verdicts(self) -> None:
+        if self._generation != self._current.generation:
+            self._verdicts.clear()
+            self._any.clear()
+            self._all.clear()
+            self._generation = self._current.generation
 
 
 class GrantsCache:

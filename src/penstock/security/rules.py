@@ -47,13 +47,18 @@ class _Rule(NamedTuple):
     def applies(self, address: Address | None, operation: Operation) -> bool:
         if self.operations is not None and operation not in self.operations:
             return False
-        return self.network is None or (address is not None and address in self.network)
+        if self.network is None:
+            return True
+        if address is None:  # unknown: what denies any address denies this one
+            return self.binding.permission is Permission.DENY
+        return address in self.network
 
 
 _Resource = tuple[ResourceType, PatternType, str]
 _Pattern = tuple[PatternType, str]
 _ByPrincipal = Mapping[str, tuple[_Rule, ...]]  # the bindings of one resource pattern
 
+_EVERYBODY: Final = f"User:{WILDCARD}"
 _NOTHING_FOUND: Final = Decision(False, reason="no binding allows it")
 _SUPER_USER: Final = Decision(True, reason="super user")
 _NO_BINDING: Final = Decision(True, reason="allow.everyone.if.no.acl.found")
@@ -70,6 +75,7 @@ class Rules:
         "_lengths",
         "_patterns_of",
         "_prefix_counts",
+        "_resource_counts",
         "_super_users",
     )
 
@@ -86,6 +92,7 @@ class Rules:
         self._by_resource: dict[_Resource, _ByPrincipal] = {}
         self._patterns_of: dict[tuple[ResourceType, str], frozenset[_Pattern]] = {}  # by principal
         self._prefix_counts: Counter[tuple[ResourceType, int]] = Counter()  # by length
+        self._resource_counts: Counter[ResourceType] = Counter()
         self._lengths: dict[ResourceType, tuple[int, ...]] = {}  # of prefixes, ascending
         self._apply(frozenset(), frozenset(bindings))
 
@@ -129,6 +136,7 @@ class Rules:
         rules._by_resource = dict(self._by_resource)
         rules._patterns_of = dict(self._patterns_of)
         rules._prefix_counts = Counter(self._prefix_counts)
+        rules._resource_counts = Counter(self._resource_counts)
         rules._lengths = dict(self._lengths)
         new = frozenset(added)  # a binding that is both removed and added stays
         rules._apply(
@@ -185,7 +193,7 @@ class Rules:
         denied, allowed = self._patterns(requester, operation, resource)
         if not denied and (PatternType.LITERAL, WILDCARD) in allowed:
             return True
-        return self._allow_everyone and all(found[0] != resource for found in self._by_resource)
+        return self._allow_everyone and not self._resource_counts[resource]
 
     def _is_super_user(self, requester: Requester) -> bool:
         return requester.principal in self._super_users or not self._super_users.isdisjoint(
@@ -249,6 +257,7 @@ class Rules:
         else:
             self._by_resource.pop(resource, None)
         change = bool(by_principal) - was_there
+        self._resource_counts[resource_type] += change
         if pattern_type is PatternType.PREFIXED and change:
             count = self._prefix_counts[resource_type, len(name)] = (
                 self._prefix_counts[resource_type, len(name)] + change
@@ -259,10 +268,10 @@ class Rules:
 
 
 def matching_principals(requester: Requester) -> tuple[str, ...]:
-    """Return the principals of bindings that apply to a requester: its own and `Type:*`."""
+    """Return the principals of bindings that apply: the requester's own, and `User:*`."""
     principals = (requester.principal, *requester.others)
     names = dict.fromkeys(str(principal) for principal in principals)
-    names |= dict.fromkeys(f"{principal.kind}:{WILDCARD}" for principal in principals)
+    names[_EVERYBODY] = None
     return tuple(names)
 
 

@@ -240,6 +240,9 @@ def _user_name(escaped: str) -> str:
 
 def _base64(text: str) -> bytes:
     try:
-        return b64decode(text, validate=True)
+        data = b64decode(text, validate=True)
     except (InvalidBase64, ValueError):
         raise InvalidScram("an attribute is not base64") from None
+    if b64encode(data).decode() != text:
+        raise InvalidScram("an attribute is not canonical base64")
+    return data

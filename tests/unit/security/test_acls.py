@@ -197,6 +197,12 @@ def test_hosts_have_one_form(host: str, normal: str) -> None:
     assert normalized_host(normal) == normal
 
 
+def test_a_filter_finds_a_host_in_any_of_its_forms() -> None:
+    binding = binding_from_wire(**{**GOOD, "host": "0:0::1"})
+    assert filter_from_wire(**{**GOOD, "host": "0::1"}).matches(binding)
+    assert not filter_from_wire(**{**GOOD, "host": "example.com"}).matches(binding)
+
+
 def test_addresses() -> None:
     assert parse_address("fe80::1%eth0") == parse_address("fe80::1")
     assert parse_address("::ffff:1.2.3.4") == parse_address("1.2.3.4")

@@ -266,6 +266,7 @@ def test_what_a_first_message_says() -> None:
         lambda final: final.partition(b",p=")[0] + b",p=?",
         lambda final: final.partition(b",p=")[0] + b",p=AAAA",
         lambda final: final + b"x",
+        lambda final: final[:-2] + bytes([final[-2] + 1]) + b"=",  # spare bits
         lambda final: final.replace(b"c=biws,", b"", 1),
         lambda final: b"\xff" + final,
         lambda final: final[:0],
