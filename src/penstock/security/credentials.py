@@ -55,6 +55,13 @@ class User:
     changed_ms: int = 0
 
 
+def usable_credential(user: User | None, mechanism: Mechanism) -> ScramCredential | None:
+    """Return what the user may log in with. None if there is no such user, or it is disabled."""
+    if user is None or user.disabled:
+        return None
+    return user.credentials.get(mechanism)
+
+
 def keyed_hash(hash_name: str, key: bytes, data: bytes) -> bytes:
     return hmac.digest(key, data, hash_name)
 

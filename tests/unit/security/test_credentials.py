@@ -1,6 +1,7 @@
 """SCRAM credentials: published keys, records, and what a request may change."""
 
 import base64
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from penstock.security.credentials import (
     make_credential,
     matches_password,
     salted_password,
+    usable_credential,
     user_key,
     user_name,
 )
@@ -49,6 +51,15 @@ def test_a_credential_matches_its_password_only() -> None:
         assert not matches_password(credential, "Secret")
         salted = salted_password(mechanism, "secret", b"salt", 4097)
         assert credential_from_salted(mechanism, salted, b"salt", 4097) == credential
+
+
+def test_a_disabled_user_keeps_its_credentials_but_cannot_use_them() -> None:
+    credential = make_credential(SHA_256, "secret", b"salt")
+    user = User({SHA_256: credential})
+    assert usable_credential(user, SHA_256) == credential
+    assert usable_credential(user, SHA_512) is None
+    assert usable_credential(replace(user, disabled=True), SHA_256) is None
+    assert usable_credential(None, SHA_256) is None
 
 
 @pytest.mark.parametrize("iterations", [0, 4095, 16_385])
