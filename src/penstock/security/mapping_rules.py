@@ -5,7 +5,7 @@ in the length of the name, whatever the pattern. Lookaround and back references 
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 MAX_NAME_CHARACTERS: Final = 1024
 MAX_RULES: Final = 100
@@ -25,7 +25,7 @@ class Pattern(Protocol):
     @property
     def groups(self) -> int: ...
     def fullmatch(self, text: str, /) -> Match | None: ...
-    def finditer(self, text: str, /) -> Iterator[Any]: ...
+    def search(self, text: str, position: int, /) -> Match | None: ...
 
 
 Compile = Callable[[str], Pattern]
@@ -86,7 +86,7 @@ def _apply(rule: _Rule, name: str) -> str | None:
         return None
     pieces: list[str] = []
     end = 0
-    for match in rule.pattern.finditer(name):
+    for match in _matches(rule.pattern, name):
         begin, next_end = match.span()
         pieces.append(name[end:begin])
         pieces.extend(
@@ -95,6 +95,18 @@ def _apply(rule: _Rule, name: str) -> str | None:
         end = next_end
     mapped = "".join((*pieces, name[end:]))
     return rule.change_case(mapped) if rule.change_case else mapped
+
+
+def _matches(pattern: Pattern, text: str) -> Iterator[Match]:
+    """Yield the matches that Java finds: after an empty one it goes on one character later."""
+    position = 0
+    while position <= len(text):
+        match = pattern.search(text, position)
+        if match is None:
+            return
+        yield match
+        begin, end = match.span()
+        position = end + 1 if begin == end else end
 
 
 class _Parser:
@@ -176,6 +188,8 @@ def _parse_replacement(text: str, group_count: int) -> tuple[str | int, ...]:
             digits = _digits(text, position)
             if not digits:
                 raise ValueError(f"replacement {text!r} has a $ without a number; write \\$")
+            if not group_count and digits.strip("0"):
+                raise ValueError(f"replacement {text!r} names a group; the pattern has none")
             position, part = _group(digits, position, group_count)
             parts.append(part)
         else:

@@ -235,6 +235,7 @@ def test_the_examples_of_kafkas_documentation(distinguished: str, principal: str
         ("RULE:^CN=(.*?),.*$/$0/", ALICE),
         ("RULE:^CN=alice(x)?.*$/a$1b/", "ab"),
         ("RULE:.*/x/", "xx"),  # as Java's replaceAll: `.*` matches the empty end as well
+        ("RULE:(.*?)/-/", "-" + "".join(f"{char}-" for char in ALICE)),  # as Java
         ("RULE:^.*$//,DEFAULT", ALICE),  # an empty principal is none
     ],
 )
@@ -259,6 +260,7 @@ def test_rules(rules: str, principal: str) -> None:
         "RULE:a/b\\",
         "RULE:a/$/",
         "RULE:a/${x}/",
+        "RULE:a/$1/",
         ",".join(["DEFAULT"] * 101),
     ],
 )
