@@ -185,7 +185,7 @@ class Node:
         )
         self._build_doors(self._services(replicas, cluster, groups, transactions))
         cluster.on_session(lambda epoch: self._note(directory.note_broker_epoch, epoch))
-        cluster.on_registered(lambda epoch: self._note(directory.note_registered, epoch))
+        cluster.on_registered(lambda epoch: self._note_registered(directory, epoch))
         cluster.withdraw_when(lambda: replicas.is_offline)
         cluster.accuse(followers.unreachable)
         cluster.on_connection(replicas.connection_changed)
@@ -209,6 +209,13 @@ class Node:
             if self._housekeeping is None or self._replicas is None:
                 raise
             self._replicas.disk_failed(fault)
+
+    def _note_registered(self, directory: DataDirectory, epoch: int) -> None:
+        """Without room or a descriptor the note is left out: the next run reports earlier ends once more."""
+        try:
+            self._note(directory.note_registered, epoch)
+        except BrokerError as error:
+            _log.warning("registration-not-noted epoch=%d error=%s", epoch, error)
 
     async def _shut_down(self) -> None:
         """A step that fails keeps no other from being taken."""

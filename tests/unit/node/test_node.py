@@ -27,7 +27,7 @@ from penstock.http.server import HttpServer
 from penstock.kafka.handlers import write_txn_markers
 from penstock.kafka.server import Listener
 from penstock.metadata.sqlite import SqliteStore
-from penstock.model.errors import BrokerError, DiskFull, StorageFault
+from penstock.model.errors import BrokerError, DiskFull, OutOfResources, StorageFault
 from penstock.node import node as node_module
 from penstock.node.clock import SystemClock
 from penstock.node.gauges import Gauges
@@ -230,6 +230,18 @@ def test_it_does_without_http(home: Path) -> None:
             await node.stop()
 
     assert run(started()) == "off"
+
+
+def test_a_registration_that_cannot_be_noted_for_lack_of_descriptors_does_not_stop_the_start(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def note_registered(_directory: DataDirectory, _epoch: int) -> None:
+        raise OutOfResources("no descriptor is left")
+
+    monkeypatch.setattr(DataDirectory, "note_registered", note_registered)
+    run(serve(new_node(home)))
+    assert "registration-not-noted" in caplog.text
+    assert "listener-failed" not in caplog.text
 
 
 def test_it_is_ready_only_between_start_and_stop_and_while_the_disk_takes_appends(
