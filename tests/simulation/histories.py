@@ -10,10 +10,15 @@ from tests.simulation.simulation import Result, Shape, Simulation, describe, sim
 FAULTY_S: Final = 25.0
 LONG_S: Final = 300.0  # of a history with storms of faults and lulls between them
 _CALM_S: Final = 4.0  # after the faults, before anybody asks whether all is well
+CLEANING: Final = (  # logs are looked at often
+    ("log.retention.check.interval.ms", "400"),
+    ("log.cleaner.backoff.ms", "400"),
+)
 SHAPES: Final = (
     Shape(),
     Shape(brokers=4, partitions=3, configs=(("segment.bytes", "4096"), ("flush.ms", "600"))),
     Shape(partitions=1, configs=(("segment.bytes", "4096"), ("flush.messages", "1"))),
+    Shape(partitions=1, workloads=("retained",), settings=CLEANING),
 )
 
 

@@ -1,7 +1,11 @@
-"""What must hold at every step (replication.md, I1 to I9, and I10 and I11 here). Each check costs only what has changed."""
+"""What must hold at every step (replication.md, I1 to I9, and I10 to I14 here). Each check costs only what has changed.
+
+I12 is in checks/starts.py, I13 and I14 in checks/log_files.py.
+"""
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from penstock.broker.partition import Partition
@@ -15,7 +19,10 @@ from penstock.metadata.values import (
 )
 from penstock.model.ids import parse_topic_id
 from penstock.records.batch import BatchHeader
+from penstock.storage.appending import COMPACT
 from penstock.storage.log import Log
+from tests.simulation.checks.log_files import LogFiles
+from tests.simulation.checks.starts import LogStarts
 from tests.simulation.loop import SimLoop, World
 from tests.simulation.machine import Machine
 from tests.simulation.mirror import Batch, Mirror, Mirrors, Place
@@ -31,6 +38,7 @@ class State(NamedTuple):
     epoch: int
     high_watermark: int
     end: int
+    start: int
 
 
 class Ghost(NamedTuple):
@@ -49,6 +57,9 @@ class Invariants:
         self.mirrors.entered = self._entered
         self.mirrors.taken = self._taken
         self.mirrors.differs = self.fail
+        self.starts = LogStarts(self.mirrors, self.fail)
+        self.log_files = LogFiles(machines.values(), self.fail)
+        self.mirrors.opened = self.log_files.check_opened
         self.states: dict[Place, PartitionImage] = {}  # as the store has them
         self.committed: dict[Place, list[Batch]] = {}  # what some leader said to be committed
         self._min_isr: dict[Place, int] = {}
@@ -60,6 +71,11 @@ class Invariants:
         self._names: dict[bytes, str] = {}  # of topics, by id
         for machine in machines.values():
             machine.on_power_loss = lambda machine=machine: self._power_lost(machine)  # type: ignore[misc]
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        with self.mirrors.watching(), self.log_files.watching():
+            yield
 
     def fail(self, what: str) -> None:
         """Nobody may swallow it, as brokers do with what their own calls raise."""
@@ -81,7 +97,11 @@ class Invariants:
         place = partition.topic.id, partition.index
         key = machine.broker_id, machine.runs, place
         state = State(
-            partition.is_leader, partition.leader_epoch, partition.high_watermark, log.next_offset
+            partition.is_leader,
+            partition.leader_epoch,
+            partition.high_watermark,
+            log.next_offset,
+            log.start_offset,
         )
         before = self._seen.get(key)
         if state == before:
@@ -112,8 +132,8 @@ class Invariants:
 
     def _check_state(self, where: str, log: Log, state: State, before: State | None) -> None:
         """What holds for every replica by itself."""
-        if not log.start_offset <= state.high_watermark <= state.end:
-            self.fail(f"I10: {where}: {log.start_offset} <= {state.high_watermark} <= {state.end}")
+        if not state.start <= state.high_watermark <= state.end:
+            self.fail(f"I10: {where}: {state.start} <= {state.high_watermark} <= {state.end}")
         if before is not None and state.epoch < before.epoch:
             self.fail(f"I4: {where} went back from epoch {before.epoch} to {state.epoch}")
 
@@ -125,26 +145,26 @@ class Invariants:
         )
 
     def _check_complete(self, where: str, mirror: Mirror, committed: list[Batch]) -> None:
-        if mirror.batches[: len(committed)] != committed:
-            self.fail(
-                f"I3: {where} leads, and lacks some of what is committed: {_gap(mirror, committed)}"
-            )
+        gap = mirror.gap(committed)
+        if gap:
+            self.fail(f"I3: {where} leads, and lacks some of what is committed: {gap}")
 
     def _check_committed(
         self, machine: Machine, partition: Partition, mirror: Mirror, committed: list[Batch]
     ) -> None:
         """I5, I6: what a leader says to be committed stays so, and is where it must be."""
-        mark, batches = partition.high_watermark, mirror.batches
-        shown = bisect_right(batches, mark, key=_next_offset)
-        common = min(shown, len(committed))
+        mark, batches, compacted = partition.high_watermark, mirror.batches, mirror.is_compacted
+        shown, known = (bisect_right(it, mark, key=_next_offset) for it in (batches, committed))
         where = f"{machine.host} {partition} at {mark}"
-        if (batches[shown - 1].next_offset if shown else 0) != mark:
+        if not (compacted or _is_at_an_end(mirror, shown, mark)):
             self.fail(f"I3: {where}: the mark lies within a batch, or past the end")
-        if common and batches[common - 1] != committed[common - 1]:  # with I2, all before it agree
-            self.fail(f"I6: {where}: what is committed here was committed otherwise before")
-        if shown <= len(committed):
+        if shown and known and batches[shown - 1].next_offset == committed[known - 1].next_offset:
+            if not batches[shown - 1].is_same(committed[known - 1], compacted=compacted):
+                # with I2, all before it agree
+                self.fail(f"I6: {where}: what is committed here was committed otherwise before")
+        if mark <= _end(committed):
             return
-        committed += batches[len(committed) : shown]
+        committed += batches[bisect_right(batches, _end(committed), key=_next_offset) : shown]
         place = partition.topic.id, partition.index
         replicas = self.states[place].replicas if place in self.states else ()
         holders = [it for it in replicas if self._has(it, place, mark, machine)]
@@ -180,8 +200,7 @@ class Invariants:
                 continue
             if ghost is not None and mirror is None:
                 continue  # it has not opened its log since: then it is looked at again
-            batches = [] if mirror is None else mirror.batches
-            if len(batches) < len(committed) or batches[len(committed) - 1] != last:
+            if mirror is None or not _holds(mirror, last):
                 self.fail(
                     f"I3: broker {member} is in sync of {place[1]} and lacks {last}: it ends at"
                     f" {0 if mirror is None else mirror.end}"
@@ -192,7 +211,8 @@ class Invariants:
     def _entered(self, log: Log, batch: Batch, led: bool) -> None:
         place = bytes(log.topic_id), log.partition
         key = place, batch.epoch, batch.base_offset
-        if self._batches.setdefault(key, batch) != batch:
+        before = self._batches.setdefault(key, batch)
+        if not before.is_same(batch, compacted=COMPACT in log.config.cleanup_policy):
             self.fail(f"I2: {log.path}: {batch} where {self._batches[key]} was before")
         if led:
             machine = next(
@@ -306,7 +326,7 @@ class Invariants:
         )
 
     def _is_settled(self, place: Place) -> bool:
-        state, ends = self.states[place], set()
+        state, ends, starts = self.states[place], set(), set()
         if len(state.isr) < len(state.replicas) or state.adding or state.removing:
             return False
         for broker_id in state.replicas:
@@ -316,7 +336,8 @@ class Invariants:
             if hosted.is_leader != (broker_id == state.leader):
                 return False
             ends |= {hosted.high_watermark, hosted.log.next_offset}
-        return len(ends) == 1
+            starts.add(hosted.log.start_offset)
+        return len(ends) == 1 and len(starts) == 1
 
     def _hosted(self, broker_id: int, place: Place) -> Partition | None:
         for partition in self._machines[broker_id].partitions:
@@ -356,8 +377,18 @@ def _next_offset(batch: Batch) -> int:
     return batch.next_offset
 
 
-def _gap(mirror: Mirror, committed: Sequence[Batch]) -> str:
-    for mine, theirs in zip(mirror.batches, committed, strict=False):
-        if mine != theirs:
-            return f"{theirs}, it has {mine}"
-    return f"it ends at {mirror.end}, {_end(committed)} is committed"
+def _is_at_an_end(mirror: Mirror, shown: int, mark: int) -> bool:
+    """Whether a batch ends at the mark, which is above `shown` batches. Records are deleted up to any offset."""
+    if mark == mirror.log.start_offset:
+        return True
+    return bool(shown) and mirror.batches[shown - 1].next_offset == mark
+
+
+def _holds(mirror: Mirror, last: Batch) -> bool:
+    """Whether a replica has everything up to this batch; with I2, all before it agrees."""
+    if mirror.end < last.next_offset:
+        return False
+    found = mirror.ends_at(last.next_offset)
+    if found is None:
+        return mirror.is_compacted or mirror.log.start_offset >= last.next_offset
+    return found.is_same(last, compacted=mirror.is_compacted)

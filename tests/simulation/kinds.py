@@ -4,6 +4,10 @@ from collections.abc import Callable
 from typing import Final
 
 from tests.simulation.workloads.records import Records
+from tests.simulation.workloads.retained import Retained
 from tests.simulation.workloads.workload import Cluster, Workload
 
-KINDS: Final[dict[str, Callable[[Cluster], Workload]]] = {"records": Records}
+KINDS: Final[dict[str, Callable[[Cluster], Workload]]] = {
+    "records": Records,
+    "retained": Retained,
+}

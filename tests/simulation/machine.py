@@ -120,7 +120,8 @@ class Machine:
         try:
             await node.start()
         except (StoreError, BrokerError, StorageFault) as error:
-            self.world.note(f"{loop.name} did not start: {error}")
+            what = str(error).replace(self.directory, self.host)  # its path is another in each run
+            self.world.note(f"{loop.name} did not start: {what}")
             self._end(silently=False)
             self.world.call_later(_RESTART_S, self._restart)
 

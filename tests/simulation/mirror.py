@@ -1,5 +1,10 @@
-"""What each replica's log holds, kept beside the logs themselves: batches enter and leave as the product's own calls say."""
+"""What each replica's log holds, kept beside the logs themselves: batches enter and leave as the product's own calls say.
 
+Batches that retention, DeleteRecords or compaction have taken stay in a mirror as long as the process runs: whoever
+compares looks at offsets from the log start on, and takes a compacted batch for the same as before.
+"""
+
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple
@@ -8,12 +13,13 @@ from unittest import mock
 from penstock.broker.partition import Partition
 from penstock.model.ids import TopicId
 from penstock.records.batch import BatchHeader, iter_headers, parse_header
-from penstock.storage.appending import GrowingLog
+from penstock.storage.appending import COMPACT, GrowingLog
 from penstock.storage.directory import DataDirectory
 from penstock.storage.log import Appended, Log
 
 Place = tuple[bytes, int]  # topic id and partition
-_CHECKED: Final = ("is_leader", "leader_epoch", "high_watermark", "_log")  # and the log's end
+_CHECKED: Final = ("is_leader", "leader_epoch", "high_watermark", "_log")  # and the log's offsets
+_OFFSETS: Final = ("next_offset", "start_offset")
 
 
 class Batch(NamedTuple):
@@ -21,6 +27,12 @@ class Batch(NamedTuple):
     next_offset: int
     epoch: int
     crc: int
+    time_ms: int
+    size_bytes: int
+
+    def is_same(self, other: "Batch", *, compacted: bool) -> bool:
+        """Compaction may have taken records out of either."""
+        return self[:3] == other[:3] if compacted else self == other
 
 
 class Mirror:
@@ -34,6 +46,10 @@ class Mirror:
     def end(self) -> int:
         return self.batches[-1].next_offset if self.batches else self.log.start_offset
 
+    @property
+    def is_compacted(self) -> bool:
+        return COMPACT in self.log.config.cleanup_policy
+
     def add(self, batch: Batch) -> None:
         self.batches.append(batch)
 
@@ -41,28 +57,68 @@ class Mirror:
         log = self.log
         while self.batches and self.batches[-1].next_offset > log.next_offset:
             self.batches.pop()
-        if self.batches and self.batches[0].base_offset < log.start_offset:
-            self.batches = [it for it in self.batches if it.base_offset >= log.start_offset]
+
+    def ends_at(self, offset: int) -> Batch | None:
+        """The batch that ends there."""
+        number = bisect_left(self.batches, offset, key=_next_offset)
+        found = self.batches[number] if number < len(self.batches) else None
+        return found if found is not None and found.next_offset == offset else None
+
+    def upto(self, offset: int) -> list[Batch]:
+        """The batches below it, from the log start on."""
+        first = bisect_right(self.batches, self.log.start_offset, key=_next_offset)
+        return self.batches[first : bisect_right(self.batches, offset, key=_next_offset)]
+
+    def gap(self, expected: Sequence[Batch]) -> str:
+        """The first of `expected` that is above the log start and missing here, or different."""
+        compacted, start = self.is_compacted, self.log.start_offset
+        first = bisect_right(expected, start, key=_next_offset)
+        if first == len(expected):
+            return ""
+        if expected[-1].next_offset > self.end:
+            return f"it ends at {self.end}, {expected[-1].next_offset} is committed"
+        wanted = expected[first:]
+        if not compacted:
+            mine = self.upto(expected[-1].next_offset)
+            if mine == wanted:
+                return ""
+        known = {batch.base_offset: batch for batch in self.batches}
+        for batch in wanted:
+            found = known.get(batch.base_offset)
+            if found is None:
+                if not compacted:
+                    return f"{batch} is missing"
+            elif not found.is_same(batch, compacted=compacted) and not _is_filler(found, compacted):
+                return f"{batch}, it has {found}"
+        return "" if compacted else "it has more batches than that"
 
 
 class Mirrors:
     """`entered` hears of every batch, and whether a leader took it; `taken` of the headers of those that a leader took;
-    `differs` of a log that changed while nobody ran."""
+    `differs` of a log that changed while nobody ran; `opened` of a log that was opened, or cut; `started` of a log
+    start that has moved, from where, and the time by which records expired (None: they were deleted)."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, bytes], Mirror] = {}  # by path and topic id
+        self._saved_starts: dict[tuple[str, bytes], int] = {}  # that are surely on the disk
         self.entered: Callable[[Log, Batch, bool], None] = lambda _log, _batch, _led: None
         self.taken: Callable[[Log, BatchHeader], None] = lambda _log, _header: None
         self.differs: Callable[[str], None] = lambda _what: None
+        self.opened: Callable[[Log], None] = lambda _log: None
+        self.started: Callable[[Log, int, int | None], None] = lambda _log, _before, _now: None
         self.touched: dict[Partition, None] = {}  # by the current step
         self._owners: dict[Log, Partition] = {}
 
     def of(self, log: Log) -> Mirror:
-        key = log.path, bytes(log.topic_id)
+        key = _key(log)
         known = self._known.get(key)
         if known is None or known.log is not log:
             found = Mirror(log)
-            if known is not None and found.batches != known.batches:
+            self.opened(log)
+            saved = min(self._saved_starts.get(key, 0), log.next_offset)
+            if log.start_offset < saved:
+                self.differs(f"I12: {log.path} starts at {log.start_offset}, {saved} was saved")
+            if known is not None and not _agree(known, found):
                 self.differs(f"{log.path}: a crash of the process changed the log")
             self._known[key] = known = found
         return known
@@ -83,11 +139,15 @@ class Mirrors:
     def _copied(self, log: Log, mirror: Mirror, records: memoryview) -> None:
         for _, header in iter_headers(records):
             if mirror.end <= header.base_offset < log.next_offset:
-                batch = Batch(
-                    header.base_offset, header.next_offset, header.leader_epoch, header.crc
-                )
+                batch = _batch(header)
                 mirror.add(batch)
                 self.entered(log, batch, False)
+
+    def _start_lowered(self, log: Log) -> None:
+        """By a cut, or because the log begins anew."""
+        key = _key(log)
+        if key in self._saved_starts:
+            self._saved_starts[key] = min(self._saved_starts[key], log.start_offset)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -113,7 +173,8 @@ class Mirrors:
             log: Log, mirror: Mirror, records: memoryview, appended: Appended, epoch: int
         ) -> None:
             header = parse_header(records)
-            batch = Batch(appended.base_offset, appended.last_offset + 1, epoch, header.crc)
+            placed = header._replace(base_offset=appended.base_offset, leader_epoch=epoch)
+            batch = _batch(placed)
             mirror.add(batch)
             self.entered(log, batch, True)
             self.taken(log, header)
@@ -129,18 +190,24 @@ class Mirrors:
             mirror = self.of(log)
             truncate(log, offset)
             mirror.cut()
+            self._start_lowered(log)
+            self.opened(log)
 
         def give_up(at: DataDirectory, topic: str, topic_id: TopicId, partition: int) -> None:
-            self._known.pop((at.partition_path(topic, partition), bytes(topic_id)), None)
+            key = at.partition_path(topic, partition), bytes(topic_id)
+            self._known.pop(key, None)
+            self._saved_starts.pop(key, None)
             leave(at, topic, topic_id, partition)
 
         def restart_at(log: Log, offset: int) -> None:
             mirror = self.of(log)
             restart(log, offset)
             mirror.batches.clear()
+            self._start_lowered(log)
 
         with ExitStack() as stack:
             stack.enter_context(self._noticing_changes())
+            stack.enter_context(self._noticing_starts())
             for owner, name, replacement in (
                 (GrowingLog, "append_as_leader", append_as_leader),
                 (GrowingLog, "append_run", append_run),
@@ -150,6 +217,44 @@ class Mirrors:
                 (DataDirectory, "give_up", give_up),
             ):
                 stack.enter_context(mock.patch.object(owner, name, replacement))
+            yield
+
+    @contextmanager
+    def _noticing_starts(self) -> Iterator[None]:
+        delete, retain, checkpointed = (
+            Log.delete_records_before,
+            Log.apply_retention,
+            Log.checkpointed,
+        )
+
+        def delete_records_before(log: Log, offset: int) -> None:
+            self.of(log)
+            before = log.start_offset
+            try:
+                delete(log, offset)
+            finally:
+                if log.start_offset != before:
+                    self.started(log, before, None)
+
+        def apply_retention(log: Log, now_ms: int, *, upto_offset: int) -> int:
+            self.of(log)
+            before = log.start_offset
+            try:
+                return retain(log, now_ms, upto_offset=upto_offset)
+            finally:
+                if log.start_offset != before:
+                    self.started(log, before, now_ms)
+
+        def saved(log: Log, truncations: int, start_offset: int) -> None:
+            checkpointed(log, truncations, start_offset)
+            if truncations == log.truncations:
+                self._saved_starts[_key(log)] = start_offset
+
+        with (
+            mock.patch.object(Log, "delete_records_before", delete_records_before),
+            mock.patch.object(Log, "apply_retention", apply_retention),
+            mock.patch.object(Log, "checkpointed", saved),
+        ):
             yield
 
     @contextmanager
@@ -165,7 +270,7 @@ class Mirrors:
 
         def set_of_log(log: Log, name: str, value: Any) -> None:
             object.__setattr__(log, name, value)
-            if name == "next_offset" and log in self._owners:
+            if name in _OFFSETS and log in self._owners:
                 self.touched[self._owners[log]] = None
 
         with (
@@ -173,6 +278,39 @@ class Mirrors:
             mock.patch.object(Log, "__setattr__", set_of_log, create=True),
         ):
             yield
+
+
+def _key(log: Log) -> tuple[str, bytes]:
+    return log.path, bytes(log.topic_id)
+
+
+def _batch(header: BatchHeader) -> Batch:
+    return Batch(
+        header.base_offset,
+        header.next_offset,
+        header.leader_epoch,
+        header.crc,
+        header.max_timestamp_ms,
+        header.size_bytes,
+    )
+
+
+def _is_filler(batch: Batch, compacted: bool) -> bool:
+    """Whether compaction has put it where nothing was left: it covers the offsets of several."""
+    return compacted and batch.time_ms < 0
+
+
+def _agree(before: Mirror, after: Mirror) -> bool:
+    """Whether the log is what it was, apart from what was deleted or compacted."""
+    if before.is_compacted:
+        return not after.gap(before.batches)
+    start = max(before.log.start_offset, after.log.start_offset)
+    first, second = (bisect_right(it.batches, start, key=_next_offset) for it in (before, after))
+    return before.batches[first:] == after.batches[second:]
+
+
+def _next_offset(batch: Batch) -> int:
+    return batch.next_offset
 
 
 def _read(log: Log) -> list[Batch]:
@@ -183,9 +321,6 @@ def _read(log: Log) -> list[Batch]:
         if not read.slices:
             break
         data = memoryview(b"".join(piece.read() for piece in read.slices))
-        found += [
-            Batch(header.base_offset, header.next_offset, header.leader_epoch, header.crc)
-            for _, header in iter_headers(data)
-        ]
+        found += [_batch(header) for _, header in iter_headers(data)]
         offset = read.next_offset
     return found

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from penstock.metadata.values import CONTROLLER, decode
 from penstock.records.batch import iter_headers
-from penstock.records.record import decode_records
+from penstock.records.record import Record, decode_records
 from penstock.storage.log import Log
 from tests.simulation.clients.admin import create_topic
 from tests.simulation.clients.client import HOST, TOPIC, Client
@@ -115,6 +115,12 @@ class Simulation:
             workload.begin()
         self.producers = records.producers
 
+    def contents(self, topic: str) -> Iterator[tuple[str, list[Record]]]:
+        for machine in self.machines.values():
+            for partition in machine.partitions:
+                if (partition.topic.name, partition.index) == (topic, 0):
+                    yield machine.host, _contents(partition.log)
+
     def run_client(self, client: Client, run: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self.loop.spawn(run, client.name)
         task.add_done_callback(lambda done: self._client_ended(done.exception()))
@@ -183,10 +189,12 @@ class Simulation:
 
     def judge(self) -> Result:
         """The whole history, against what there is in the end."""
+        apart = {topic.name for topic in self._more_topics() if not topic.is_whole}
         for machine in self.machines.values():
             for partition in machine.partitions:
-                if not partition.topic.name.startswith("__"):
-                    log = _contents(partition.log)
+                name = partition.topic.name
+                if not (name.startswith("__") or name in apart):
+                    log = [(it.offset, it.value or b"") for it in _contents(partition.log)]
                     place = (partition.topic.name, partition.index)
                     self.history.replicas[machine.host, place] = log
                     if partition.is_leader:
@@ -217,17 +225,17 @@ class Simulation:
         self.world.finish()
 
 
-def _contents(log: Log) -> list[tuple[int, bytes]]:
-    found: list[tuple[int, bytes]] = []
+def _contents(log: Log) -> list[Record]:
+    found: list[Record] = []
     offset = log.start_offset
     while offset < log.next_offset:
         read = log.read(offset, 1 << 20, upto_offset=log.next_offset)
         data = memoryview(b"".join(piece.read() for piece in read.slices))
         for start, header in iter_headers(data):
-            records = decode_records(data[start : start + header.size_bytes])
-            found += [(record.offset, record.value or b"") for record in records]
+            if not header.is_control:
+                found += decode_records(data[start : start + header.size_bytes])
         offset = read.next_offset
-    return found
+    return [record for record in found if record.offset >= log.start_offset]
 
 
 class _Complaints(logging.Handler):
@@ -249,7 +257,7 @@ def simulation(seed: int, shape: Shape | None = None) -> Iterator[Simulation]:
         by_path = {machine.directory: machine for machine in made.machines.values()}
         complaints, log = _Complaints(made.world), logging.getLogger("penstock")
         log.addHandler(complaints)
-        with simulated(made.world, by_path), made.invariants.mirrors.watching():
+        with simulated(made.world, by_path), made.invariants.watching():
             try:
                 yield made
             finally:

@@ -1,10 +1,11 @@
 """Workloads: each is one kind of client activity on a simulated cluster, with its own judgement."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from penstock.records.record import Record
 from tests.simulation.clients.client import Client
 from tests.simulation.invariants import Invariants
 from tests.simulation.loop import SimLoop, World
@@ -18,6 +19,7 @@ class Topic:
     name: str
     partitions: int = 1
     configs: tuple[tuple[str, str], ...] = ()
+    is_whole: bool = True  # no record leaves it: the history's checker judges it
 
 
 class Cluster(Protocol):
@@ -33,6 +35,9 @@ class Cluster(Protocol):
     @property
     def places(self) -> list[tuple[str, int]]:
         """The partitions of the topic that every simulated cluster has."""
+
+    def contents(self, topic: str) -> Iterator[tuple[str, list[Record]]]:
+        """The records of partition 0 in each replica's log, by host. In the end."""
 
     def run_client(self, client: Client, run: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a client; an error that ends it fails the history."""
