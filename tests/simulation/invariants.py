@@ -200,7 +200,7 @@ class Invariants:
                 continue
             if ghost is not None and mirror is None:
                 continue  # it has not opened its log since: then it is looked at again
-            if mirror is None or not _holds(mirror, last):
+            if mirror is None or not _holds(mirror, last, self.starts.highest.get(place, 0)):
                 self.fail(
                     f"I3: broker {member} is in sync of {place[1]} and lacks {last}: it ends at"
                     f" {0 if mirror is None else mirror.end}"
@@ -384,11 +384,16 @@ def _is_at_an_end(mirror: Mirror, shown: int, mark: int) -> bool:
     return bool(shown) and mirror.batches[shown - 1].next_offset == mark
 
 
-def _holds(mirror: Mirror, last: Batch) -> bool:
-    """Whether a replica has everything up to this batch; with I2, all before it agrees."""
+def _holds(mirror: Mirror, last: Batch, start: int) -> bool:
+    """Whether a replica has everything up to this batch; with I2, all before it agrees.
+
+    What is deleted at the leader, whose log starts at `start`, may be different here until this replica hears of it.
+    """
     if mirror.end < last.next_offset:
         return False
+    if last.next_offset <= start:
+        return True
     found = mirror.ends_at(last.next_offset)
     if found is None:
-        return mirror.is_compacted or mirror.log.start_offset >= last.next_offset
+        return mirror.is_compacted
     return found.is_same(last, compacted=mirror.is_compacted)

@@ -1,6 +1,7 @@
 """One history of a cluster: brokers, a store, clients and faults, all from one seed."""
 
 import asyncio
+import gc
 import logging
 import tempfile
 from collections.abc import Coroutine, Iterator
@@ -27,6 +28,7 @@ from tests.simulation.workloads.workload import Topic, Workload
 from tests.support.checker import History, assert_sound
 
 _FAST: Final = "/dev/shm" if Path("/dev/shm").is_dir() else None
+_COLLECT_S: Final = 60.0
 SETTINGS: Final = {
     "replica.lag.time.max.ms": "3000",
     "penstock.disk.reserve.bytes": "262144",
@@ -238,6 +240,25 @@ def _contents(log: Log) -> list[Record]:
     return [record for record in found if record.offset >= log.start_offset]
 
 
+@contextmanager
+def _collected_by_the_clock(world: World) -> Iterator[None]:
+    """Collect garbage at virtual times: descriptors in cycles are closed then, in every run at the same step."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+
+    def collect() -> None:
+        gc.collect()
+        world.call_later(_COLLECT_S, collect)
+
+    world.call_later(_COLLECT_S, collect)
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class _Complaints(logging.Handler):
     """An error with a trace in a broker's log is a bug of the broker, whatever came of it."""
 
@@ -257,7 +278,7 @@ def simulation(seed: int, shape: Shape | None = None) -> Iterator[Simulation]:
         by_path = {machine.directory: machine for machine in made.machines.values()}
         complaints, log = _Complaints(made.world), logging.getLogger("penstock")
         log.addHandler(complaints)
-        with simulated(made.world, by_path), made.invariants.watching():
+        with _collected_by_the_clock(made.world), simulated(made.world, by_path), made.invariants.watching():
             try:
                 yield made
             finally:

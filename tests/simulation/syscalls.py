@@ -123,7 +123,8 @@ class Syscalls:
         return _pread(fd, size, position)
 
     def preadv(self, fd: int, buffers: Sequence[Any], position: int, flags: int = 0) -> int:
-        self._check_read(fd)
+        if not flags & os.RWF_NOWAIT:  # which sees the page cache alone
+            self._check_read(fd)
         return _preadv(fd, buffers, position, flags)
 
     def _check_read(self, fd: int) -> None:

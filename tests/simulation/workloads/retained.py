@@ -145,6 +145,10 @@ class Retained:
         for send in self._history.sends:
             self._check(send.offset, send.value, "acknowledged")
         for host, log in self._cluster.contents(TOPIC.name):
+            if log and log[0].offset < self._deleter.deleted_upto:
+                raise Broken(
+                    f"{host} has {log[0].offset}, {self._deleter.deleted_upto} was the start"
+                )
             for record in log:
                 self._check(record.offset, record.value or b"", f"in the log of {host}")
 
