@@ -35,6 +35,7 @@ SETTINGS: Final = {
     "penstock.disk.hang.max.ms": "4000",
     "log.flush.offset.checkpoint.interval.ms": "2000",
     "penstock.scrub.bytes.per.second": "0",
+    "log.message.timestamp.after.max.ms": "86400000",  # clocks are wrong by up to 6 hours
     "replica.fetch.wait.max.ms": "660",  # polls cost most of the time in which nothing happens
 }
 
