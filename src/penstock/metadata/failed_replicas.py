@@ -34,8 +34,10 @@ def fail_replicas(
     for at, is_lost in partitions.items():
         try:
             topic, before = edits.find(at)
-            able = electorate.able
-            after = deprived(before, broker_id, able, electorate.law(topic), reelected=is_lost)
+            able, law = electorate.able, electorate.law(topic)
+            if before.leader == broker_id and not is_lost:
+                _check_others(at, before, broker_id, law)
+            after = deprived(before, broker_id, able, law, reelected=is_lost)
             if after is None:
                 raise BrokerError(
                     f"no other replica of {list(before.replicas)} has all that is committed",
@@ -46,6 +48,18 @@ def fail_replicas(
         except BrokerError as error:
             errors[at] = error
     return Answers(edits.decisions(), errors)
+
+
+def _check_others(at: TopicPartition, before: PartitionImage, broker_id: int, law: Law) -> None:
+    """A leader that yields has all that is committed: with too few others in sync it must stay eligible."""
+    others = [it for it in before.isr if it != broker_id]
+    least = law.least(before)
+    if len(others) < least:
+        raise BrokerError(
+            f"{at} keeps its leader, broker {broker_id}: without it {others} are in sync, and"
+            f" min.insync.replicas is {least}",
+            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        )
 
 
 def deprived(

@@ -46,6 +46,20 @@ def test_who_is_damaged_is_not_eligible_where_too_few_are_left_in_sync() -> None
     assert partition(world) == PartitionImage(1, 6, 8, (1, 2, 3), (1,))
 
 
+def test_a_leader_does_not_yield_where_too_few_others_are_in_sync() -> None:
+    """Its log is whole. Another member may have gone since it looked, and that one would have all by itself."""
+    world = world_with(FULL._replace(isr=(1, 2)))
+    (error,) = fail(world, 1, is_lost=False).values()
+    assert isinstance(error, BrokerError)
+    assert partition(world) == FULL._replace(isr=(1, 2))
+
+
+def test_a_leader_yields_where_enough_others_are_in_sync() -> None:
+    world = world_with(FULL)
+    assert fail(world, 1, is_lost=False) == {AT: None}
+    assert (partition(world).leader, partition(world).isr) == (2, (2, 3))
+
+
 def test_one_that_is_only_eligible_is_so_no_longer() -> None:
     world = world_with(ALONE._replace(elr=(2, 3)))
     fail(world, 2)
