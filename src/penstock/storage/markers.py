@@ -2,13 +2,12 @@
 
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from penstock.model.errors import StorageFault
 from penstock.model.ids import TopicId, format_topic_id
 from penstock.storage import sealed
-from penstock.storage.files import Disk, read_small, write_atomically
+from penstock.storage.files import Disk, read_small, refuse, write_atomically
 from penstock.storage.recovery import Ending
 
 META: Final = "meta.properties"
@@ -74,9 +73,13 @@ def write_running(
         "untold": untold.value,
     }
     write_atomically(f"{directory}/{RUNNING}", sealed.encode(RUNNING, content), disk=disk)
-    with suppress(FileNotFoundError):
+    try:
         os.unlink(f"{directory}/{CLEAN}")
         disk.fsync_directory(directory)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        refuse(error, f"{directory}/{CLEAN}: cannot be removed")
 
 
 def write_clean(directory: str, run: str, seen: Iterable[str] | None, disk: Disk) -> None:

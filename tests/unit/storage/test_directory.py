@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.model.configs import TopicConfig
-from penstock.model.errors import DiskFull, StorageFault
+from penstock.model.errors import DiskFull, OutOfResources, StorageFault
 from penstock.model.ids import TopicId
 from penstock.storage import checkpoints, files, sealed, swap
 from penstock.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
@@ -169,6 +169,22 @@ def test_a_loss_of_power_is_remembered_until_the_controller_has_heard_of_it(tmp_
     directory.note_registered(9)
     directory.close()
     assert open_at(tmp_path, boot_id="boot-2").last_run.untold is Ending.CLEAN
+
+
+def test_a_start_without_descriptors_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    DataDirectory(str(tmp_path)).close()
+    sync = Disk.fsync_directory
+
+    def fsync_directory(disk: Disk, path: str) -> None:
+        if not (tmp_path / "clean").exists():
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        sync(disk, path)
+
+    monkeypatch.setattr(Disk, "fsync_directory", fsync_directory)
+    with pytest.raises(OutOfResources, match="raise the limit of open files"):
+        DataDirectory(str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["running", "clean"])
