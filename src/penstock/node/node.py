@@ -59,6 +59,7 @@ _SYNC_THREADS: Final = 2  # one for flushes, one for checkpoints
 _DISK_LOOK_S: Final = 0.2
 _BALLAST_BYTES: Final = 4 << 20
 _NO_LIMIT: Final = 1 << 62
+_NOTE_AGAIN_S: Final = 0.5
 _STORE_FILE: Final = "metadata.sqlite"
 
 
@@ -185,7 +186,7 @@ class Node:
         )
         self._build_doors(self._services(replicas, cluster, groups, transactions))
         cluster.on_session(lambda epoch: self._note(directory.note_broker_epoch, epoch))
-        cluster.on_registered(lambda epoch: self._note_registered(directory, epoch))
+        cluster.on_registered(lambda epoch: self._note(directory.note_registered, epoch))
         cluster.withdraw_when(lambda: replicas.is_offline)
         cluster.accuse(followers.unreachable)
         cluster.on_connection(replicas.connection_changed)
@@ -202,20 +203,25 @@ class Node:
         self._open_gauges(replicas, cluster)
 
     def _note(self, note: Callable[[int], None], epoch: int) -> None:
-        """On disk before anybody else knows of the session: who restarts says which was its last."""
+        """On disk before anybody else knows of the session: who restarts says which was its last.
+
+        Without room or a descriptor it is written as soon as there is: until then the next run would
+        name an older session, and its logs would count as incomplete.
+        """
         try:
             note(epoch)
         except StorageFault as fault:
             if self._housekeeping is None or self._replicas is None:
                 raise
             self._replicas.disk_failed(fault)
-
-    def _note_registered(self, directory: DataDirectory, epoch: int) -> None:
-        """Without room or a descriptor the note is left out: the next run reports earlier ends once more."""
-        try:
-            self._note(directory.note_registered, epoch)
         except BrokerError as error:
-            _log.warning("registration-not-noted epoch=%d error=%s", epoch, error)
+            _log.warning("session-not-noted epoch=%d error=%s", epoch, error)
+            self._chores.spawn(self._note_later(note, epoch), "note-session")
+
+    async def _note_later(self, note: Callable[[int], None], epoch: int) -> None:
+        await asyncio.sleep(_NOTE_AGAIN_S)
+        if self._cluster is not None and self._cluster.epoch == epoch:
+            self._note(note, epoch)
 
     async def _shut_down(self) -> None:
         """A step that fails keeps no other from being taken."""

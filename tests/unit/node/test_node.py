@@ -232,16 +232,37 @@ def test_it_does_without_http(home: Path) -> None:
     assert run(started()) == "off"
 
 
-def test_a_registration_that_cannot_be_noted_for_lack_of_descriptors_does_not_stop_the_start(
-    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("step", ["note_broker_epoch", "note_registered"])
+def test_a_session_that_cannot_be_noted_for_lack_of_descriptors_is_noted_later(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: str
 ) -> None:
-    def note_registered(_directory: DataDirectory, _epoch: int) -> None:
-        raise OutOfResources("no descriptor is left")
+    monkeypatch.setattr(node_module, "_NOTE_AGAIN_S", 0.01)
+    note = getattr(DataDirectory, step)
+    noted: list[int] = []
 
-    monkeypatch.setattr(DataDirectory, "note_registered", note_registered)
-    run(serve(new_node(home)))
-    assert "registration-not-noted" in caplog.text
+    def lacking(directory: DataDirectory, epoch: int | None) -> None:
+        if epoch is not None and not noted:
+            noted.append(-1)
+            raise OutOfResources("no descriptor is left")
+        note(directory, epoch)
+        if epoch is not None:
+            noted.append(epoch)
+
+    monkeypatch.setattr(DataDirectory, step, lacking)
+    node = new_node(home)
+
+    async def life() -> None:
+        await node.start()
+        while len(noted) < 2:
+            await asyncio.sleep(0.01)
+        await node.stop()
+
+    run(life())
+    assert noted[0] == -1
     assert "listener-failed" not in caplog.text
+    directory = DataDirectory(str(home / "data"))
+    assert directory.last_run.broker_epoch == noted[-1]
+    directory.abandon()
 
 
 def test_it_is_ready_only_between_start_and_stop_and_while_the_disk_takes_appends(
