@@ -239,6 +239,7 @@ def test_a_session_that_cannot_be_noted_for_lack_of_descriptors_is_noted_later(
     monkeypatch.setattr(node_module, "_NOTE_AGAIN_S", 0.01)
     note = getattr(DataDirectory, step)
     noted: list[int] = []
+    again = asyncio.Event()
 
     def lacking(directory: DataDirectory, epoch: int | None) -> None:
         if epoch is not None and not noted:
@@ -247,14 +248,14 @@ def test_a_session_that_cannot_be_noted_for_lack_of_descriptors_is_noted_later(
         note(directory, epoch)
         if epoch is not None:
             noted.append(epoch)
+            again.set()
 
     monkeypatch.setattr(DataDirectory, step, lacking)
     node = new_node(home)
 
     async def life() -> None:
         await node.start()
-        while len(noted) < 2:
-            await asyncio.sleep(0.01)
+        await again.wait()
         await node.stop()
 
     run(life())
