@@ -247,6 +247,7 @@ class SimDisk:
         self.root = root
         self.faults = Faults()
         self.run = 0  # of the process that uses it: descriptors of earlier ones are closed
+        self.before_call: Callable[[bool], None] = _nothing  # whether the call changes something
         self.now_ms = now_ms
         self._tree = Folder()
         self._changes: list[Change] = []  # of names, that are not durable
@@ -360,6 +361,10 @@ class SimDisk:
                 after.names[name] = File(left)
         after.durable = dict(after.names)
         return after
+
+
+def _nothing(_changes: bool) -> None:
+    """Before a system call."""
 
 
 def os_error(number: int) -> OSError:

@@ -7,6 +7,7 @@ time, and again only when all replicas are in sync: that is what the design prom
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from tests.simulation.call_faults import CallFaults
 from tests.simulation.clients.admin import move_partition
 from tests.simulation.clients.client import HOST as CLIENT
 from tests.simulation.clients.client import Client
@@ -37,6 +38,7 @@ class Nemesis:
         self._ends_s = 0.0
         self._storm_ends_s = float("inf")
         self._disks = disks = DiskFaults(sim.world, self._someone, self._may_fail)
+        calls = CallFaults(sim.world, self._someone, self._may_fail)
         self.kinds: list[Callable[[], tuple[float, Heal] | None]] = [
             self.crash,
             self.crash,
@@ -58,13 +60,17 @@ class Nemesis:
             disks.fail_disk,
             disks.slow_disk,
             disks.hang_disk,
+            calls.crash_at_call,
+            calls.crash_at_call,
+            calls.lose_power_at_call,
         ]
         if len(sim.machines) > _REPLICAS:
             self.kinds += [self.move, self.move]
         if _is_synced(sim.shape):
             self.kinds.append(self.lose_power_everywhere)
         if only:
-            self.kinds = [getattr(self, name, None) or getattr(disks, name) for name in only]
+            named = {kind.__name__: kind for kind in self.kinds}
+            self.kinds = [named.get(name) or getattr(self, name) for name in only]
 
     def unleash(self, seconds: float, *, lulls: bool = False) -> None:
         """Inject faults for so long, then heal all. With `lulls`, faults and load come in storms:

@@ -71,6 +71,7 @@ class Invariants:
         self._names: dict[bytes, str] = {}  # of topics, by id
         for machine in machines.values():
             machine.on_power_loss = lambda machine=machine: self._power_lost(machine)  # type: ignore[misc]
+            machine.on_crash = lambda machine=machine: self.mirrors.tear(machine.directory)  # type: ignore[misc]
 
     @contextmanager
     def watching(self) -> Iterator[None]:

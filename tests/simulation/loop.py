@@ -16,6 +16,8 @@ from itertools import count
 from random import Random
 from typing import Any, Final, Protocol, TypeVar
 
+from tests.simulation.threads import ProcessEnded, SimThread
+
 T = TypeVar("T")
 
 _STEP_S: Final = 0.000_005  # every callback takes time, so a loop that spins lets time pass
@@ -242,6 +244,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.is_paused = False
         self.is_killed = False
         self.thread_delay_s = 0.0  # what waits for a disk takes so much longer
+        self.threads: list[SimThread] = []  # that are not done
+        self.when_unwound: Callable[[], None] = _nothing  # it was killed in a callback that has ended
         self.network = network
         self._readers: dict[int, tuple[Callable[..., object], tuple[Any, ...]]] = {}
         self._writers: dict[int, tuple[Callable[..., object], tuple[Any, ...]]] = {}
@@ -261,11 +265,15 @@ class SimLoop(asyncio.BaseEventLoop):
             handle._context.run(handle._callback, *handle._args)
         except (SystemExit, KeyboardInterrupt):
             raise
+        except ProcessEnded:
+            pass
         except BaseException as error:  # noqa: BLE001 - as Handle._run does
             message = f"a callback failed: {handle._callback!r}"
             self.call_exception_handler({"message": message, "exception": error})
         finally:
             events._set_running_loop(None)
+            if self.is_killed:
+                self.when_unwound()
 
     def enqueue(self, handle: asyncio.Handle) -> None:
         callbacks = self.callbacks
@@ -274,8 +282,11 @@ class SimLoop(asyncio.BaseEventLoop):
         callbacks.append(handle)
 
     def kill(self) -> None:
-        """End the process: no callback and no `finally` runs any more."""
+        """End the process: no callback runs any more, and what a `finally` does has no effect."""
         self.is_killed = True
+        for thread in self.threads:
+            thread.kill()
+        self.threads.clear()
         self._leave_ready()
         self._unfinished, self.callbacks = self.callbacks, deque()
         self._readers.clear()
@@ -299,6 +310,10 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def drain(self) -> None:
         """Cancel all tasks and run them to their end, after the history is over."""
+        for thread in self.threads:
+            thread.kill()
+        self.threads.clear()
+        self.when_unwound = _nothing
         self.is_killed = False
         self.callbacks.extendleft(reversed(self._unfinished))
         self.set_exception_handler(lambda _loop, _context: None)
@@ -383,12 +398,27 @@ class SimLoop(asyncio.BaseEventLoop):
     def _work(self, future: asyncio.Future[T], func: Callable[..., T], args: Any) -> None:
         if future.cancelled():
             return
+        if SimThread.is_chosen(self.world.rng):
+            self._work_in_steps(future, func, args)
+            return
         try:
             result = func(*args)
         except Exception as error:  # noqa: BLE001 - the caller of `run_in_executor` receives it
             self.call_later(0.000_05, _fail, future, error)
         else:
             self.call_later(0.000_05, _finish, future, result)
+
+    def _work_in_steps(self, future: asyncio.Future[T], func: Callable[..., T], args: Any) -> None:
+        def done(result: T, error: Exception | None) -> None:
+            self.threads.remove(thread)
+            if error is None:
+                self.call_later(0.000_05, _finish, future, result)
+            else:
+                self.call_later(0.000_05, _fail, future, error)
+
+        thread = SimThread(self, lambda: func(*args), done)
+        self.threads.append(thread)
+        thread.resume()
 
     async def create_connection(self, *args: Any, **_: Any) -> Any:
         assert self.network is not None

@@ -25,11 +25,12 @@ from penstock.node.node import Node
 from penstock.node.settings import Settings, load_settings
 from penstock.storage.directory import DataDirectory
 from tests.simulation.clocks import MachineClock
-from tests.simulation.disk import SimDisk
+from tests.simulation.disk import Faults, SimDisk
 from tests.simulation.loop import SimLoop, World
 from tests.simulation.network import Door, Network, WireSocket
 from tests.simulation.store import StoreCore, StoreView
 from tests.simulation.syscalls import Syscalls
+from tests.simulation.threads import ProcessEnded, SimThread
 
 PORT: Final = 9092
 _RESTART_S: Final = 0.5
@@ -65,6 +66,11 @@ class Machine:
         self.node: SimNode | None = None
         self.is_wanted = False
         self.thread_delay_s = 0.0
+        self.calls_left: int | None = None  # so many changes of files until `end_at_call`
+        self.end_at_call: Callable[[], None] = self.crash
+        self._is_unwinding = False  # the process ended within a callback that is not over
+        self.disk.before_call = self._before_call
+        self.on_crash: Callable[[], None] = lambda: None
         self.on_power_loss: Callable[[], None] = lambda: None
         self._settings = settings
         os.makedirs(directory, exist_ok=True)
@@ -89,6 +95,28 @@ class Machine:
     def partitions(self) -> list[Partition]:
         replicas = None if self.node is None else self.node.replicas
         return [] if replicas is None else list(replicas.partitions())
+
+    def _before_call(self, changes: bool) -> None:
+        """Before a system call on its files: here the process may end, and its threads may stop."""
+        if self._is_unwinding:
+            raise ProcessEnded
+        thread = SimThread.current
+        if thread is not None:
+            thread.before_call()
+        if not changes or self.calls_left is None or Faults.are_off:
+            return
+        self.calls_left -= 1
+        if self.calls_left < 0 and self.loop is not None:
+            self.calls_left = None
+            self._is_unwinding = thread is None
+            self.loop.when_unwound = self._unwound
+            self.world.note(f"{self.host} ends at a system call")
+            self.on_crash()
+            self.end_at_call()
+            raise ProcessEnded
+
+    def _unwound(self) -> None:
+        self._is_unwinding = False
 
     def start(self) -> None:
         self.is_wanted = True

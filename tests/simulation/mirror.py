@@ -101,6 +101,7 @@ class Mirrors:
     def __init__(self) -> None:
         self._known: dict[tuple[str, bytes], Mirror] = {}  # by path and topic id
         self._saved_starts: dict[tuple[str, bytes], int] = {}  # that are surely on the disk
+        self._torn: dict[tuple[str, bytes], bool] = {}  # the process ended within a callback
         self.entered: Callable[[Log, Batch, bool], None] = lambda _log, _batch, _led: None
         self.taken: Callable[[Log, BatchHeader], None] = lambda _log, _header: None
         self.differs: Callable[[str], None] = lambda _what: None
@@ -118,7 +119,8 @@ class Mirrors:
             saved = min(self._saved_starts.get(key, 0), log.next_offset)
             if log.start_offset < saved:
                 self.differs(f"I12: {log.path} starts at {log.start_offset}, {saved} was saved")
-            if known is not None and not _agree(known, found):
+            is_torn = self._torn.pop(key, False)
+            if known is not None and not _agree(known, found, is_torn=is_torn):
                 self.differs(f"{log.path}: a crash of the process changed the log")
             self._known[key] = known = found
         return known
@@ -130,6 +132,12 @@ class Mirrors:
     def at(self, path: str, topic_id: bytes) -> Mirror | None:
         """Also of a broker that is down, as its process left the log."""
         return self._known.get((path, topic_id))
+
+    def tear(self, directory: str) -> None:
+        """A process ends now, within a callback: of its last change a part may be there, or all."""
+        for key in self._known:
+            if key[0].startswith(f"{directory}/"):
+                self._torn[key] = True
 
     def forget(self, directory: str) -> None:
         """Power was lost: nobody knows what is left."""
@@ -300,13 +308,16 @@ def _is_filler(batch: Batch, compacted: bool) -> bool:
     return compacted and batch.time_ms < 0
 
 
-def _agree(before: Mirror, after: Mirror) -> bool:
+def _agree(before: Mirror, after: Mirror, *, is_torn: bool) -> bool:
     """Whether the log is what it was, apart from what was deleted or compacted."""
     if before.is_compacted:
-        return not after.gap(before.batches)
+        expected = [it for it in before.batches if not is_torn or it.next_offset <= after.end]
+        return not after.gap(expected)
     start = max(before.log.start_offset, after.log.start_offset)
     first, second = (bisect_right(it.batches, start, key=_next_offset) for it in (before, after))
-    return before.batches[first:] == after.batches[second:]
+    had, has = before.batches[first:], after.batches[second:]
+    count = min(len(had), len(has)) if is_torn else None
+    return had[:count] == has[:count]
 
 
 def _next_offset(batch: Batch) -> int:

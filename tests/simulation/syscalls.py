@@ -13,17 +13,20 @@ from concurrent.futures import Executor, Future
 from contextlib import ExitStack, contextmanager
 from typing import IO, Any, Final, NamedTuple
 from unittest import mock
+from weakref import WeakKeyDictionary
 
 from penstock.storage import worker
 from penstock.storage.files import Buffer, Disk, Handle, SegmentFile
 from penstock.storage.worker import Worker, WorkerFailed
 from tests.simulation.disk import PAGE_BYTES, File, Folder, SimDisk, os_error
+from tests.simulation.threads import SimThread, WorkerEnded
 
 _close, _ftruncate, _listdir, _mkdir = os.close, os.ftruncate, os.listdir, os.mkdir
 _open, _pread, _preadv, _pwrite = os.open, os.pread, os.preadv, os.pwrite
 _rename, _rmdir, _statvfs = os.rename, os.rmdir, os.statvfs
 _fallocate, _fsync, _unlink = os.posix_fallocate, os.fsync, os.unlink
 _open_file, _remove_tree = open, shutil.rmtree
+_threads_of_workers: Final[WeakKeyDictionary[Worker, SimThread | None]] = WeakKeyDictionary()
 _BLOCK_BYTES: Final = 4096
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
@@ -53,6 +56,7 @@ class Syscalls:
         disk = self._disk_of(path)
         if disk is None:
             return _open(path, flags, mode, dir_fd=dir_fd)
+        disk.before_call(bool(flags & _WRITING))
         known = disk.node(path)
         if flags & _WRITING:
             disk.faults.check_change()
@@ -99,6 +103,7 @@ class Syscalls:
         if opened is None or not isinstance(opened.node, File):
             return _pwrite(fd, data, position)
         disk, file = opened.disk, opened.node
+        disk.before_call(True)
         disk.faults.check_change()
         size_bytes = self._room_for(disk, file, position, len(data))
         written = _pwrite(fd, memoryview(data)[:size_bytes], position)
@@ -130,11 +135,13 @@ class Syscalls:
     def _check_read(self, fd: int) -> None:
         opened = self._opened.get(fd)
         if opened is not None:
+            opened.disk.before_call(False)
             opened.disk.faults.check_read()
 
     def ftruncate(self, fd: int, size: int) -> None:
         opened = self._opened.get(fd)
         if opened is not None and isinstance(opened.node, File):
+            opened.disk.before_call(True)
             opened.disk.faults.check_change()
             opened.disk.faults.give_room(max(opened.node.size - size, 0))
             opened.node.cut(size)
@@ -143,6 +150,7 @@ class Syscalls:
     def fallocate(self, fd: int, offset: int, size_bytes: int) -> None:
         opened = self._opened.get(fd)
         if opened is not None and isinstance(opened.node, File):
+            opened.disk.before_call(True)
             opened.disk.faults.check_change()
             if self._room_for(opened.disk, opened.node, offset, size_bytes) < size_bytes:
                 raise os_error(errno.ENOSPC)
@@ -155,6 +163,12 @@ class Syscalls:
             _fsync(fd)
             return
         disk, node, _ = opened
+        disk.before_call(True)
+        self._sync(fd, disk, node)
+        disk.before_call(False)  # what is written until it returns may be durable or not
+
+    @staticmethod
+    def _sync(fd: int, disk: SimDisk, node: File | Folder) -> None:
         try:
             disk.faults.check_sync()
         except OSError:
@@ -173,6 +187,7 @@ class Syscalls:
         if disk is None:
             _rename(before, after, **more)
             return
+        disk.before_call(True)
         disk.faults.check_change()
         replaced = disk.node(after)
         self._keep_content(replaced, after)
@@ -186,6 +201,7 @@ class Syscalls:
         if disk is None:
             _unlink(path, **more)
             return
+        disk.before_call(True)
         disk.faults.check_change()
         node = disk.node(path)
         self._keep_content(node, path)
@@ -204,6 +220,7 @@ class Syscalls:
     def mkdir(self, path: Any, mode: int = 0o777, **more: Any) -> None:
         disk = self._disk_of(path)
         if disk is not None:
+            disk.before_call(True)
             disk.faults.check_change()
             disk.faults.check_room()
         _mkdir(path, mode, **more)
@@ -213,6 +230,7 @@ class Syscalls:
     def rmdir(self, path: Any, **more: Any) -> None:
         disk = self._disk_of(path)
         if disk is not None:
+            disk.before_call(True)
             disk.faults.check_change()
         _rmdir(path, **more)
         if disk is not None:
@@ -294,6 +312,7 @@ class Syscalls:
             stack.enter_context(mock.patch.object(SegmentFile, "modified_ms", simulated_ms))
             stack.enter_context(mock.patch.object(Handle, "__del__", close_handle))
             stack.enter_context(mock.patch.object(Worker, "_call", _work))
+            stack.enter_context(mock.patch.object(Worker, "close", _end_worker))
             stack.enter_context(mock.patch("penstock.storage.directory.DaemonThreads", Inline))
             yield
 
@@ -312,12 +331,26 @@ class Inline(Executor):
         return future
 
 
-def _work(_worker: Worker, task: str, argument: Sequence[Any]) -> Any:
+def _work(process: Worker, task: str, argument: Sequence[Any]) -> Any:
     """Do what the worker process does, by the same code and through the same JSON."""
-    error, result = json.loads(worker._answer(json.dumps([task, argument]).encode()))
+    _threads_of_workers[process] = SimThread.current
+    try:
+        answer = worker._answer(json.dumps([task, argument]).encode())
+    except WorkerEnded:
+        raise WorkerFailed(f"{task}: the worker was ended") from None
+    finally:
+        del _threads_of_workers[process]
+    error, result = json.loads(answer)
     if error is not None:
         raise WorkerFailed(f"{task}: {error}")
     return result
+
+
+def _end_worker(process: Worker) -> None:
+    """End the worker process, if it is at work."""
+    thread = _threads_of_workers.get(process)
+    if thread is not None and thread is not SimThread.current:
+        thread.resume(WorkerEnded())
 
 
 class Writer(io.RawIOBase):

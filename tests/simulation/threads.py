@@ -1,0 +1,109 @@
+"""What a process gives to its threads, in steps: a thread may stop at any system call, and the world goes on.
+
+Each is a real thread, but exactly one of all threads runs: whoever resumes another waits until that stops or ends.
+So the seed decides about every step. The product holds no lock while it is in a system call; one that did would
+stop the whole simulation here.
+"""
+
+from asyncio import events
+from collections.abc import Callable
+from random import Random
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+if TYPE_CHECKING:
+    from tests.simulation.loop import SimLoop
+
+_IN_STEPS: Final = 0.3  # of all work; the rest runs at once, which costs less
+_CALLS_BETWEEN_STOPS: Final = (1, 4, 15, 60)  # on average
+_LONG: Final = 0.04  # of the stops
+_LONG_S: Final = (0.2, 2.5)
+_SHORT_S: Final = 0.004
+
+
+class ProcessEnded(BaseException):
+    """The process is gone: nothing that its code does from here on has an effect."""
+
+
+class WorkerEnded(BaseException):
+    """So is its worker process."""
+
+
+class SimThread:
+    """One function in a thread. `done` gets its result or its error; it is not called after `kill`."""
+
+    current: ClassVar["SimThread | None"] = None
+
+    def __init__(
+        self, loop: "SimLoop", work: Callable[[], Any], done: Callable[[Any, Exception | None], None]
+    ) -> None:
+        self._loop = loop
+        self._rng: Random = loop.world.rng
+        self._work = work
+        self._done = done
+        self._mean = self._rng.choice(_CALLS_BETWEEN_STOPS)
+        self._calls_left = self._next_stop()
+        self._go, self._back = Lock(), Lock()
+        self._go.acquire()
+        self._back.acquire()
+        self._raises: BaseException | None = None
+        self.is_ended = False
+        self._thread = Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @staticmethod
+    def is_chosen(rng: Random) -> bool:
+        """Whether some work is done in steps."""
+        return rng.random() < _IN_STEPS
+
+    def resume(self, raising: BaseException | None = None) -> None:
+        """Let it run until it stops or ends."""
+        if self.is_ended:
+            return
+        self._raises = raising
+        before, SimThread.current = SimThread.current, self
+        self._go.release()
+        self._back.acquire()
+        SimThread.current = before
+        if self.is_ended:
+            self._thread.join()
+
+    def kill(self) -> None:
+        """Its process has ended."""
+        self._done = lambda _result, _error: None
+        if SimThread.current is not self:
+            self.resume(ProcessEnded())
+
+    def before_call(self) -> None:
+        """Called in the thread: it may stop here."""
+        self._calls_left -= 1
+        if self._calls_left > 0:
+            return
+        self._calls_left = self._next_stop()
+        delay_s = self._rng.expovariate(1 / _SHORT_S)
+        if self._rng.random() < _LONG:
+            delay_s = self._rng.uniform(*_LONG_S)
+        self._loop.call_later(delay_s + self._loop.thread_delay_s, self.resume)
+        self._back.release()
+        self._go.acquire()
+        raises, self._raises = self._raises, None
+        if raises is not None:
+            raise raises
+
+    def _next_stop(self) -> int:
+        return 1 + int(self._rng.expovariate(1 / self._mean))
+
+    def _run(self) -> None:
+        self._go.acquire()
+        events._set_running_loop(self._loop)
+        result, error = None, None
+        try:
+            result = self._work()
+        except Exception as failure:  # noqa: BLE001 - the caller of `run_in_executor` receives it
+            error = failure
+        except ProcessEnded:
+            pass
+        events._set_running_loop(None)
+        self.is_ended = True
+        self._done(result, error)
+        self._back.release()
