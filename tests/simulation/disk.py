@@ -310,15 +310,17 @@ class SimDisk:
 
     def sync_folder(self, folder: Folder) -> None:
         """Make its names durable, and those elsewhere that had to change before them."""
-        wanted, chosen = [folder], list[Change]()
+        wanted, chosen, left = {id(folder)}, list[Change](), list[Change]()
         for change in reversed(self._changes):
-            folders = [it for it, _, _ in change]
-            if any(it is one for it in folders for one in wanted):
-                wanted += folders
+            folders = {id(it) for it, _, _ in change}
+            if wanted.isdisjoint(folders):
+                left.append(change)
+            else:
+                wanted |= folders
                 chosen.append(change)
         for change in reversed(chosen):
-            self._changes.remove(change)
             _apply(change)
+        self._changes = left[::-1]
 
     # Loss of power -----------------------------------------------------------------------------------
 

@@ -29,6 +29,29 @@ class WorkerEnded(BaseException):
     """So is its worker process."""
 
 
+class Carrier:
+    """A real thread that carries one function after the other: to begin one takes long."""
+
+    idle: ClassVar[list["Carrier"]] = []
+
+    def __init__(self) -> None:
+        self.go, self.back = Lock(), Lock()
+        self.go.acquire()
+        self.back.acquire()
+        self.work: Callable[[], None] = lambda: None
+        Thread(target=self._run, daemon=True).start()
+
+    @classmethod
+    def take(cls) -> "Carrier":
+        return cls.idle.pop() if cls.idle else cls()
+
+    def _run(self) -> None:
+        while True:
+            self.go.acquire()
+            self.work()
+            self.back.release()
+
+
 class SimThread:
     """One function in a thread. `done` gets its result or its error; it is not called after `kill`."""
 
@@ -43,13 +66,10 @@ class SimThread:
         self._done = done
         self._mean = self._rng.choice(_CALLS_BETWEEN_STOPS)
         self._calls_left = self._next_stop()
-        self._go, self._back = Lock(), Lock()
-        self._go.acquire()
-        self._back.acquire()
         self._raises: BaseException | None = None
         self.is_ended = False
-        self._thread = Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self._carrier = Carrier.take()
+        self._carrier.work = self._run
 
     @staticmethod
     def is_chosen(rng: Random) -> bool:
@@ -62,11 +82,11 @@ class SimThread:
             return
         self._raises = raising
         before, SimThread.current = SimThread.current, self
-        self._go.release()
-        self._back.acquire()
+        self._carrier.go.release()
+        self._carrier.back.acquire()
         SimThread.current = before
         if self.is_ended:
-            self._thread.join()
+            Carrier.idle.append(self._carrier)
 
     def kill(self) -> None:
         """Its process has ended."""
@@ -84,8 +104,8 @@ class SimThread:
         if self._rng.random() < _LONG:
             delay_s = self._rng.uniform(*_LONG_S)
         self._loop.call_later(delay_s + self._loop.thread_delay_s, self.resume)
-        self._back.release()
-        self._go.acquire()
+        self._carrier.back.release()
+        self._carrier.go.acquire()
         raises, self._raises = self._raises, None
         if raises is not None:
             raise raises
@@ -94,7 +114,6 @@ class SimThread:
         return 1 + int(self._rng.expovariate(1 / self._mean))
 
     def _run(self) -> None:
-        self._go.acquire()
         events._set_running_loop(self._loop)
         result, error = None, None
         try:
@@ -106,4 +125,3 @@ class SimThread:
         events._set_running_loop(None)
         self.is_ended = True
         self._done(result, error)
-        self._back.release()

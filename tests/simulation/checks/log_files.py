@@ -87,6 +87,8 @@ class LogFiles:
             self._fail(f"I14: {path} is not there")
         elif folder.durable.get(name) is not file:
             self._fail(f"I14: the name of {path} is not durable")
+        elif file.is_clean and not file.dropped:
+            return
         elif (page := _first_lost_page(file, path, _size_upto(path, upto))) is not None:
             self._fail(f"I14: {path}: page {page} is not durable, the log up to {upto} is said to be")
 
