@@ -10,6 +10,7 @@ from penstock.storage import swap
 from penstock.storage.files import OpenFiles, SegmentFile, halfway
 from penstock.storage.segment import LOG_SUFFIX, SPARE_SUFFIX, Segment
 from penstock.storage.swap import Swap
+from penstock.storage.txn_index import AbortedEntry
 
 
 class Retired(NamedTuple):
@@ -158,9 +159,7 @@ class Segments(Sequence[Segment]):
                 )
             ]
             for segment in new:
-                segment.txns.keep(
-                    [entry for entry in aborted if _has_marker(segment, entry.last_offset)]
-                )
+                keep_marked(segment, aborted)
         self._items[number : number + len(old)] = new
         for segment in old:
             if segment.base_offset not in change.new:
@@ -176,6 +175,11 @@ class Segments(Sequence[Segment]):
     def close(self) -> None:
         for segment in self._items:
             segment.close()
+
+
+def keep_marked(segment: Segment, aborted: Sequence[AbortedEntry]) -> None:
+    """Have only those of the aborted transactions whose markers are in the segment."""
+    segment.txns.keep([entry for entry in aborted if _has_marker(segment, entry.last_offset)])
 
 
 def _has_marker(segment: Segment, offset: int) -> bool:

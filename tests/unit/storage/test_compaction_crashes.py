@@ -9,8 +9,10 @@ from unittest.mock import patch
 
 import pytest
 
+from penstock.records.builder import build_batch
 from penstock.records.compression import Codec
-from penstock.records.control import ControlType
+from penstock.records.control import ControlType, decode_marker
+from penstock.records.record import Record
 from penstock.storage.compaction import assess, first_dirty
 from penstock.storage.log import Log
 from penstock.storage.recovery import Ending, Past
@@ -109,6 +111,55 @@ def test_a_crash_at_any_step_leaves_the_old_log_or_the_new_one(
     assert outcomes[0] == 0
     assert outcomes[-1] == len(BEFORE) - len(AFTER)
     assert len(outcomes) > 20
+
+
+@pytest.mark.parametrize("ending", [Ending.PROCESS_CRASH, Ending.POWER_LOSS])
+def test_readers_are_told_of_no_abort_whose_marker_is_gone(tmp_path: Path, ending: Ending) -> None:
+    """They would leave out all that its producer has written since."""
+    for number in range(1_000):
+        path = tmp_path / str(number)
+        with without_syncs():
+            log = _written(path)
+            for round_ms in range(4):  # its records go, then it gets its horizon
+                run(begin(log, now_ms=NOW_MS + round_ms))
+                write(log, _more(log, round_ms))
+            assert _markers_of_aborts(log) == len(log.aborted_transactions(0, log.next_offset)) == 1
+            log.flush()
+            with crash_at(number) as made:
+                try:
+                    run(begin(log, now_ms=NOW_MS + 1_000))
+                except Crash:
+                    pass
+        log = open_compacted(str(path), Past(ending, 15, 0))
+        told = log.aborted_transactions(0, log.next_offset)
+        assert len(told) <= _markers_of_aborts(log), f"after {number} calls"
+        if len(made) < number:
+            break
+
+
+def _more(log: Log, number: int) -> list[bytearray]:
+    """A record of the producer that aborted: now its aborted batch is not its last one."""
+    return [
+        build_batch(
+            [Record(log.next_offset, 1, b"c", b"%d" % number)],
+            base_offset=log.next_offset,
+            leader_epoch=1,
+            producer_id=1,
+            producer_epoch=0,
+            base_sequence=1 + number,
+        )
+    ]
+
+
+def _markers_of_aborts(log: Log) -> int:
+    count = 0
+    for segment in log.segments:
+        for position, header in segment.headers():
+            batch = segment.read_batch(position, header)
+            if header.is_control and header.record_count:
+                marker = decode_marker(memoryview(batch), header)
+                count += marker is not None and marker.type is ControlType.ABORT
+    return count
 
 
 def _check(log: Log) -> int:
