@@ -12,8 +12,8 @@ FAULTY_S: Final = 25.0
 LONG_S: Final = 300.0  # of a history with storms of faults and lulls between them
 _CALM_S: Final = 4.0  # after the faults, before anybody asks whether all is well
 CLEANING: Final = (  # logs are looked at often
-    ("log.retention.check.interval.ms", "400"),
-    ("log.cleaner.backoff.ms", "400"),
+    ("log.retention.check.interval.ms", "700"),
+    ("log.cleaner.backoff.ms", "700"),
     ("transaction.state.log.num.partitions", "1"),
 )
 SHAPES: Final = (

@@ -29,6 +29,10 @@ class WorkerEnded(BaseException):
     """So is its worker process."""
 
 
+def _nothing() -> None:
+    """What an idle thread has to do."""
+
+
 class Carrier:
     """A real thread that carries one function after the other: to begin one takes long."""
 
@@ -38,7 +42,7 @@ class Carrier:
         self.go, self.back = Lock(), Lock()
         self.go.acquire()
         self.back.acquire()
-        self.work: Callable[[], None] = lambda: None
+        self.work: Callable[[], None] = _nothing
         Thread(target=self._run, daemon=True).start()
 
     @classmethod
@@ -68,6 +72,7 @@ class SimThread:
         self._calls_left = self._next_stop()
         self._raises: BaseException | None = None
         self.is_ended = False
+        self._is_killed = False
         self._carrier = Carrier.take()
         self._carrier.work = self._run
 
@@ -86,16 +91,20 @@ class SimThread:
         self._carrier.back.acquire()
         SimThread.current = before
         if self.is_ended:
+            self._carrier.work = _nothing  # or it would keep the whole history in memory
             Carrier.idle.append(self._carrier)
 
     def kill(self) -> None:
         """Its process has ended."""
         self._done = lambda _result, _error: None
+        self._is_killed = True
         if SimThread.current is not self:
             self.resume(ProcessEnded())
 
     def before_call(self) -> None:
         """Called in the thread: it may stop here."""
+        if self._is_killed:
+            raise ProcessEnded
         self._calls_left -= 1
         if self._calls_left > 0:
             return

@@ -98,7 +98,7 @@ class LogReader(Client):
             topic=self.topic, topic_id=self.topic_ids[self.topic], partitions=[wanted]
         )
         response = await connection.request(
-            FetchRequest(max_wait_ms=500, min_bytes=1, isolation_level=1, topics=[topic]),
+            FetchRequest(max_wait_ms=1000, min_bytes=1, isolation_level=1, topics=[topic]),
             FetchResponse,
             timeout_ms=TIMEOUT_MS,
         )

@@ -17,17 +17,17 @@ TOPIC: Final = Topic(
     1,
     (
         ("cleanup.policy", "compact"),
-        ("segment.bytes", "1200"),
+        ("segment.bytes", "1800"),
         ("min.cleanable.dirty.ratio", "0.2"),
         ("delete.retention.ms", str(_DELETE_RETENTION_MS)),
         ("file.delete.delay.ms", "300"),
-        ("flush.ms", "500"),
+        ("flush.ms", "800"),
     ),
     is_whole=False,
 )
 _PLACE: Final = (TOPIC.name, 0)
 _KEYS: Final = 8
-_PAUSE_S: Final = 0.5
+_PAUSE_S: Final = 0.8
 
 
 class Keyed:

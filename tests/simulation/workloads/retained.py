@@ -24,16 +24,16 @@ TOPIC: Final = Topic(
     "retained",
     1,
     (
-        ("segment.bytes", "1500"),
+        ("segment.bytes", "2000"),
         ("retention.ms", "4000"),
         ("retention.bytes", "40000"),
         ("file.delete.delay.ms", "300"),
-        ("flush.ms", "500"),
+        ("flush.ms", "800"),
     ),
     is_whole=False,
 )
 _PLACE: Final = (TOPIC.name, 0)
-_PAUSE_S: Final = 0.25
+_PAUSE_S: Final = 0.3
 _PADDING_BYTES: Final = (0, 50, 800)
 
 
