@@ -138,6 +138,7 @@ class Faults:
     """What goes wrong with a disk, until it is healed. `has_failed`: an error that ends a data directory was raised."""
 
     are_off: ClassVar[bool] = False  # while the simulation looks at files
+    is_in_worker: ClassVar[Callable[[], bool]] = staticmethod(lambda: False)
 
     __slots__ = (
         "_given",
@@ -190,9 +191,8 @@ class Faults:
 
     def _fail(self, number: int) -> NoReturn:
         self.has_failed = True
-        if (
-            number not in NO_ROOM
-        ):  # a small file that cannot be synced for lack of room is written anew later
+        # A small file that cannot be synced for lack of room is written anew later, and compaction is tried again.
+        if number not in NO_ROOM and not Faults.is_in_worker():
             self.on_failure()
         raise os_error(number)
 

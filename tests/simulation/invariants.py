@@ -327,7 +327,8 @@ class Invariants:
         )
 
     def _is_settled(self, place: Place) -> bool:
-        state, ends, starts = self.states[place], set(), set()
+        state, ends = self.states[place], set()
+        led = self._hosted(state.leader, place) if state.leader in self._machines else None
         if len(state.isr) < len(state.replicas) or state.adding or state.removing:
             return False
         for broker_id in state.replicas:
@@ -337,8 +338,9 @@ class Invariants:
             if hosted.is_leader != (broker_id == state.leader):
                 return False
             ends |= {hosted.high_watermark, hosted.log.next_offset}
-            starts.add(hosted.log.start_offset)
-        return len(ends) == 1 and len(starts) == 1
+            if led is None or hosted.log.start_offset < led.log.start_offset:
+                return False  # it has yet to delete what its leader has deleted
+        return len(ends) == 1
 
     def _hosted(self, broker_id: int, place: Place) -> Partition | None:
         for partition in self._machines[broker_id].partitions:

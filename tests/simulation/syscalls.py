@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from penstock.storage import worker
 from penstock.storage.files import Buffer, Disk, Handle, SegmentFile
 from penstock.storage.worker import Worker, WorkerFailed
-from tests.simulation.disk import PAGE_BYTES, File, Folder, SimDisk, os_error
+from tests.simulation.disk import PAGE_BYTES, Faults, File, Folder, SimDisk, os_error
 from tests.simulation.threads import SimThread, WorkerEnded
 
 _close, _ftruncate, _listdir, _mkdir = os.close, os.ftruncate, os.listdir, os.mkdir
@@ -311,6 +311,7 @@ class Syscalls:
             stack.enter_context(mock.patch.object(shutil, "rmtree", self.remove_tree))
             stack.enter_context(mock.patch.object(SegmentFile, "modified_ms", simulated_ms))
             stack.enter_context(mock.patch.object(Handle, "__del__", close_handle))
+            stack.enter_context(mock.patch.object(Faults, "is_in_worker", _is_in_worker))
             stack.enter_context(mock.patch.object(Worker, "_call", _work))
             stack.enter_context(mock.patch.object(Worker, "close", _end_worker))
             stack.enter_context(mock.patch("penstock.storage.directory.DaemonThreads", Inline))
@@ -344,6 +345,11 @@ def _work(process: Worker, task: str, argument: Sequence[Any]) -> Any:
     if error is not None:
         raise WorkerFailed(f"{task}: {error}")
     return result
+
+
+def _is_in_worker() -> bool:
+    """Whether what runs now is a worker process."""
+    return any(it is SimThread.current for it in _threads_of_workers.values())
 
 
 def _end_worker(process: Worker) -> None:
