@@ -12,7 +12,8 @@ from penstock.client.connection import OnAnswer
 from penstock.client.errors import ClientError
 from penstock.metadata.image import PartitionImage
 from penstock.model.configs import resolve_broker_config
-from penstock.model.errors import BrokerError, ErrorCode
+from penstock.model.errors import BrokerError, ErrorCode, OutOfResources
+from penstock.storage.log import Log
 from penstock.wire.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -297,6 +298,23 @@ def test_a_bug_in_one_partition_keeps_no_other_from_being_followed(
     leader.answer(told(bad, records, high_watermark=1), told(good, records, high_watermark=1))
     assert (bad.log.next_offset, good.log.next_offset) == (0, 1)
     assert positions(leader.asked[-1]) == [(1, EPOCH)]
+
+
+def test_a_log_that_cannot_be_opened_for_lack_of_descriptors_is_asked_for_later(
+    engine: Engine, fetcher: Fetcher, leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetcher_module, "_LONGEST_RETRY_S", 0.0)
+    open_log, lacking = engine.replicas.open_log, [OutOfResources("no descriptor is left")]
+
+    def open_when_it_can(partition: Partition) -> Log:
+        if lacking:
+            raise lacking.pop()
+        return open_log(partition)
+
+    monkeypatch.setattr(engine.replicas, "open_log", open_when_it_can)
+    begin(engine, fetcher, followed(engine, 1))
+    engine.tick()
+    assert [indexes(request) for request in leader.asked] == [[0]]
 
 
 def test_the_epochs_of_a_session_begin_again_after_the_last_one(
