@@ -113,7 +113,7 @@ class Invariants:
             if place in self.states:
                 self._check_isr(place)
         where = f"{machine.host} {partition}"
-        self._check_state(where, log, state, before)
+        self._check_state(where, state, before)
         committed = self.committed.setdefault(place, [])
         if not state.is_leader:
             if before is not None and before.is_leader and place in self._min_isr:
@@ -131,7 +131,7 @@ class Invariants:
             self._min_isr[place] = partition.min_isr
             self._check_committed(machine, partition, self.mirrors.of(log), committed)
 
-    def _check_state(self, where: str, log: Log, state: State, before: State | None) -> None:
+    def _check_state(self, where: str, state: State, before: State | None) -> None:
         """What holds for every replica by itself."""
         if not state.start <= state.high_watermark <= state.end:
             self.fail(f"I10: {where}: {state.start} <= {state.high_watermark} <= {state.end}")
@@ -159,10 +159,8 @@ class Invariants:
         where = f"{machine.host} {partition} at {mark}"
         if not (compacted or _is_at_an_end(mirror, shown, mark)):
             self.fail(f"I3: {where}: the mark lies within a batch, or past the end")
-        if shown and known and batches[shown - 1].next_offset == committed[known - 1].next_offset:
-            if not batches[shown - 1].is_same(committed[known - 1], compacted=compacted):
-                # with I2, all before it agree
-                self.fail(f"I6: {where}: what is committed here was committed otherwise before")
+        if shown and known and batches[shown - 1].contradicts(committed[known - 1], compacted):
+            self.fail(f"I6: {where}: what is committed here was committed otherwise before")
         if mark <= _end(committed):
             return
         committed += batches[bisect_right(batches, _end(committed), key=_next_offset) : shown]

@@ -245,7 +245,9 @@ class SimLoop(asyncio.BaseEventLoop):
         self.is_killed = False
         self.thread_delay_s = 0.0  # what waits for a disk takes so much longer
         self.threads: list[SimThread] = []  # that are not done
-        self.when_unwound: Callable[[], None] = _nothing  # it was killed in a callback that has ended
+        self.when_unwound: Callable[[], None] = (
+            _nothing  # it was killed in a callback that has ended
+        )
         self.network = network
         self._readers: dict[int, tuple[Callable[..., object], tuple[Any, ...]]] = {}
         self._writers: dict[int, tuple[Callable[..., object], tuple[Any, ...]]] = {}

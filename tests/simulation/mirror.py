@@ -34,6 +34,12 @@ class Batch(NamedTuple):
         """Compaction may have taken records out of either."""
         return self[:3] == other[:3] if compacted else self == other
 
+    def contradicts(self, other: "Batch", compacted: bool) -> bool:
+        """Whether it ends where the other does and is another; with I2, then all before them agree or not."""
+        return self.next_offset == other.next_offset and not self.is_same(
+            other, compacted=compacted
+        )
+
 
 class Mirror:
     """The batches of one replica, in order."""

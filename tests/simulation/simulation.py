@@ -279,7 +279,11 @@ def simulation(seed: int, shape: Shape | None = None) -> Iterator[Simulation]:
         by_path = {machine.directory: machine for machine in made.machines.values()}
         complaints, log = _Complaints(made.world), logging.getLogger("penstock")
         log.addHandler(complaints)
-        with _collected_by_the_clock(made.world), simulated(made.world, by_path), made.invariants.watching():
+        with (
+            _collected_by_the_clock(made.world),
+            simulated(made.world, by_path),
+            made.invariants.watching(),
+        ):
             try:
                 yield made
             finally:

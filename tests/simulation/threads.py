@@ -62,7 +62,10 @@ class SimThread:
     current: ClassVar["SimThread | None"] = None
 
     def __init__(
-        self, loop: "SimLoop", work: Callable[[], Any], done: Callable[[Any, Exception | None], None]
+        self,
+        loop: "SimLoop",
+        work: Callable[[], Any],
+        done: Callable[[Any, Exception | None], None],
     ) -> None:
         self._loop = loop
         self._rng: Random = loop.world.rng

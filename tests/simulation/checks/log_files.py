@@ -95,7 +95,9 @@ class LogFiles:
         elif file.is_clean and not file.dropped:
             return
         elif (page := _first_lost_page(file, path, _size_upto(path, upto))) is not None:
-            self._fail(f"I14: {path}: page {page} is not durable, the log up to {upto} is said to be")
+            self._fail(
+                f"I14: {path}: page {page} is not durable, the log up to {upto} is said to be"
+            )
 
     def _disk_of(self, path: str) -> SimDisk | None:
         for machine in self._machines:
@@ -117,7 +119,9 @@ def _headers(log: Log) -> Iterator[BatchHeader]:
     for segment in log.segments:
         data = memoryview(_content(segment.file.path))
         if len(data) != segment.file.size:
-            raise CorruptBatch(f"{segment.file.path} has {len(data)} bytes, not {segment.file.size}")
+            raise CorruptBatch(
+                f"{segment.file.path} has {len(data)} bytes, not {segment.file.size}"
+            )
         end = 0
         for start, header in iter_headers(data):
             end = start + header.size_bytes

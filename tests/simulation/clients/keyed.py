@@ -204,12 +204,14 @@ class TransactionalKeyedProducer(KeyedProducer):
 
     async def _send_part(self, records: list[Written]) -> int:
         batch = self._batch(records, transactional=True)
+        code = 0
         for _ in range(3):
             result = await self._produce(batch, self.name)
             if not result.error_code:
                 return result.base_offset
+            code = result.error_code
             await self.recover(self.topic)
-        raise BrokerError("the transaction is given up", ErrorCode(result.error_code))
+        raise BrokerError("the transaction is given up", ErrorCode(code))
 
     async def _end(self, *, commit: bool) -> None:
         connection = await self.coordinator(TRANSACTION, self.name)

@@ -120,7 +120,9 @@ class LogReader(Client):
         """The start that one leader tells in one epoch never goes back."""
         before = self._starts.get((broker_id, epoch), 0)
         if start < before:
-            raise Broken(f"{self.name}: broker {broker_id} went back from start {before} to {start}")
+            raise Broken(
+                f"{self.name}: broker {broker_id} went back from start {before} to {start}"
+            )
         self._starts[broker_id, epoch] = start
 
     def _take(self, data: PartitionData) -> None:
@@ -129,7 +131,9 @@ class LogReader(Client):
             for record in records:
                 if record.offset < self.position:
                     continue
-                if record.offset > self.position and not (self._has_gaps or header.is_transactional):
+                if record.offset > self.position and not (
+                    self._has_gaps or header.is_transactional
+                ):
                     raise Broken(f"{self.name} got {record.offset} at {self.position}")
                 self.position = record.offset + 1
                 self.observe(record)

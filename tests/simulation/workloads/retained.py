@@ -154,4 +154,6 @@ class Retained:
 
     def _check(self, offset: int | None, value: bytes, where: str) -> None:
         if offset is not None and self._values.setdefault(offset, value) != value:
-            raise Broken(f"{value[:20]!r} was {where} at {offset}, {self._values[offset][:20]!r} read")
+            raise Broken(
+                f"{value[:20]!r} was {where} at {offset}, {self._values[offset][:20]!r} read"
+            )
