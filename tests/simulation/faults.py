@@ -62,6 +62,8 @@ class Nemesis:
             disks.hang_disk,
             calls.crash_at_call,
             calls.crash_at_call,
+            calls.crash_in_cut,
+            calls.crash_in_cut,
             calls.lose_power_at_call,
         ]
         if len(sim.machines) > _REPLICAS:

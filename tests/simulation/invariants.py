@@ -60,6 +60,7 @@ class Invariants:
         self.starts = LogStarts(self.mirrors, self.fail)
         self.log_files = LogFiles(machines.values(), self.fail)
         self.mirrors.opened = self.log_files.check_opened
+        self.mirrors.cutting = lambda log: self._machine_of(log).begin_cut()
         self.states: dict[Place, PartitionImage] = {}  # as the store has them
         self.committed: dict[Place, list[Batch]] = {}  # what some leader said to be committed
         self._min_isr: dict[Place, int] = {}
@@ -214,15 +215,16 @@ class Invariants:
         if not before.is_same(batch, compacted=COMPACT in log.config.cleanup_policy):
             self.fail(f"I2: {log.path}: {batch} where {self._batches[key]} was before")
         if led:
-            machine = next(
-                it for it in self._machines.values() if log.path.startswith(f"{it.directory}/")
-            )
+            machine = self._machine_of(log)
             me = machine.broker_id, machine.runs
             if machine.node is not None and not machine.node.cluster.epoch:
                 self.fail(f"B4: {machine.host} took records without a session")
             first = self._appended.setdefault((place, batch.epoch), me)
             if first != me:
                 self.fail(f"I1: {me} and {first} both took records in epoch {batch.epoch}")
+
+    def _machine_of(self, log: Log) -> Machine:
+        return next(it for it in self._machines.values() if log.path.startswith(f"{it.directory}/"))
 
     def _taken(self, log: Log, header: BatchHeader) -> None:
         """I11: what all replicas in sync shall have is not taken while these are too few. Idempotent producers,

@@ -67,6 +67,7 @@ class Machine:
         self.is_wanted = False
         self.thread_delay_s = 0.0
         self.calls_left: int | None = None  # so many changes of files until `end_at_call`
+        self.cut_calls: int | None = None  # what `calls_left` becomes when it cuts a log
         self.end_at_call: Callable[[], None] = self.crash
         self._is_unwinding = False  # the process ended within a callback that is not over
         self.disk.before_call = self._before_call
@@ -114,6 +115,11 @@ class Machine:
             self.on_crash()
             self.end_at_call()
             raise ProcessEnded
+
+    def begin_cut(self) -> None:
+        """It is about to cut a log."""
+        if self.cut_calls is not None and self.calls_left is None:
+            self.calls_left, self.cut_calls = self.cut_calls, None
 
     def _unwound(self) -> None:
         self._is_unwinding = False

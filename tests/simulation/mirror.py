@@ -112,6 +112,7 @@ class Mirrors:
         self.taken: Callable[[Log, BatchHeader], None] = lambda _log, _header: None
         self.differs: Callable[[str], None] = lambda _what: None
         self.opened: Callable[[Log], None] = lambda _log: None
+        self.cutting: Callable[[Log], None] = lambda _log: None  # it is about to be cut
         self.started: Callable[[Log, int, int | None], None] = lambda _log, _before, _now: None
         self.touched: dict[Partition, None] = {}  # by the current step
         self._owners: dict[Log, Partition] = {}
@@ -202,6 +203,8 @@ class Mirrors:
 
         def truncate_to(log: Log, offset: int) -> None:
             mirror = self.of(log)
+            if offset < log.next_offset:
+                self.cutting(log)
             truncate(log, offset)
             mirror.cut()
             self._start_lowered(log)

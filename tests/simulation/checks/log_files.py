@@ -11,8 +11,9 @@ from unittest import mock
 from penstock.broker.partition import Partition
 from penstock.model.errors import CorruptBatch
 from penstock.records.batch import BatchHeader, iter_headers, verify
+from penstock.storage.directory import DataDirectory
 from penstock.storage.log import Log
-from penstock.storage.segment import Segment
+from penstock.storage.segment import DamagedLog, Segment
 from tests.simulation.disk import PAGE_BYTES, File, Folder, SimDisk
 from tests.simulation.machine import Machine
 
@@ -44,7 +45,16 @@ class LogFiles:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        flush_end, synced = Log.flush_end, Partition.synced
+        flush_end, synced, log_for = Log.flush_end, Partition.synced, DataDirectory.log_for
+
+        def opened(directory: DataDirectory, *arguments: Any, **more: Any) -> Log:
+            try:
+                return log_for(directory, *arguments, **more)
+            except DamagedLog as damage:
+                disk = self._disk_of(f"{directory.path}/")
+                if disk is not None and not disk.faults.has_failed:
+                    self._fail(f"I13: no disk has failed: {damage}")
+                raise
 
         def flushed(log: Log, ticket: Any) -> None:
             before = log.recovery_point
@@ -61,6 +71,7 @@ class LogFiles:
         with (
             mock.patch.object(Log, "flush_end", flushed),
             mock.patch.object(Partition, "synced", counted),
+            mock.patch.object(DataDirectory, "log_for", opened),
         ):
             yield
 
