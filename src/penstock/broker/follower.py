@@ -21,6 +21,11 @@ class Followers:
         self._fetchers: dict[int, Fetcher] = {}
         self._fetcher_of: dict[Partition, Fetcher] = {}
         self._looked_s = 0.0
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Begin no more fetchers: the node stops, and metadata may still change until it has."""
+        self._stopped = True
 
     def follow(self, partition: Partition) -> None:
         """Its leader, or its leader's epoch, is another than before."""
@@ -29,6 +34,8 @@ class Followers:
         if fetcher is not None and fetcher.leader_id != leader:
             self.unfollow(partition)
         if leader < 0 or leader == self._cluster.broker_id or partition.failure is not None:
+            return
+        if self._stopped:
             return
         self._fetcher(leader).add(partition)
         self._fetcher_of[partition] = self._fetchers[leader]

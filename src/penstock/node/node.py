@@ -82,6 +82,7 @@ class Node:
         self._not_ready = "the broker is starting"
         self._directory: DataDirectory | None = None
         self._replicas: Replicas | None = None
+        self._followers: Followers | None = None
         self._cluster: Cluster | None = None
         self._groups: GroupCoordinator | None = None
         self._transactions: TransactionCoordinator | None = None
@@ -246,6 +247,8 @@ class Node:
             yield self._groups.close
         if self._housekeeping is not None:
             yield self._housekeeping.stop
+        if self._followers is not None:
+            yield self._followers.stop
         yield self._chores.close
         if self._replicas is not None:
             yield self._replicas.stop
