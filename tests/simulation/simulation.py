@@ -278,6 +278,10 @@ def simulation(seed: int, shape: Shape | None = None) -> Iterator[Simulation]:
         made = Simulation(seed, directory, shape or Shape())
         by_path = {machine.directory: machine for machine in made.machines.values()}
         complaints, log = _Complaints(made.world), logging.getLogger("penstock")
+        level, propagates = log.level, log.propagate
+        if log.getEffectiveLevel() > logging.ERROR:  # nobody reads the log, but errors count
+            log.setLevel(logging.ERROR)
+            log.propagate = False
         log.addHandler(complaints)
         with (
             _collected_by_the_clock(made.world),
@@ -288,6 +292,8 @@ def simulation(seed: int, shape: Shape | None = None) -> Iterator[Simulation]:
                 yield made
             finally:
                 log.removeHandler(complaints)
+                log.setLevel(level)
+                log.propagate = propagates
                 made.finish()
 
 
