@@ -70,6 +70,7 @@ class Invariants:
         self._batches: dict[tuple[Place, int, int], Batch] = {}
         self._ghosts: dict[tuple[int, Place], Ghost] = {}
         self._names: dict[bytes, str] = {}  # of topics, by id
+        self._deleted: set[Place] = set()
         for machine in machines.values():
             machine.on_power_loss = lambda machine=machine: self._power_lost(machine)  # type: ignore[misc]
             machine.on_crash = lambda machine=machine: self.mirrors.tear(machine.directory)  # type: ignore[misc]
@@ -255,11 +256,17 @@ class Invariants:
                 self._names[bytes(topic_id)] = change.key[2:]
         for change in changes:
             if change.entry is None:
-                continue
-            if change.key.startswith("p/"):
+                if change.key.startswith("p/"):
+                    self._chunk_deleted(change.key)
+            elif change.key.startswith("p/"):
                 self._chunk_changed(change.key, change.entry.value)
             elif change.key.startswith("reg/"):
                 self._registration_changed(int(change.key[4:]), change.key, change.entry.value)
+
+    def _chunk_deleted(self, key: str) -> None:
+        _, topic_id, _ = key.split("/")
+        gone = bytes(parse_topic_id(topic_id))
+        self._deleted.update(place for place in self.states if place[0] == gone)
 
     def _chunk_changed(self, key: str, value: bytes) -> None:
         _, topic_id, chunk = key.split("/")
@@ -317,7 +324,11 @@ class Invariants:
 
     def all_in_sync(self) -> bool:
         """As the store has it."""
-        return all(len(it.isr) == len(it.replicas) for it in self.states.values())
+        return all(
+            len(it.isr) == len(it.replicas)
+            for place, it in self.states.items()
+            if place not in self._deleted
+        )
 
     def _exists(self, place: Place) -> bool:
         return any(

@@ -3,13 +3,15 @@
 from collections.abc import Callable
 from typing import Final
 
+from tests.simulation.workloads.groups import Groups
 from tests.simulation.workloads.keyed import Keyed
 from tests.simulation.workloads.records import Records
 from tests.simulation.workloads.retained import Retained
 from tests.simulation.workloads.workload import Cluster, Workload
 
 KINDS: Final[dict[str, Callable[[Cluster], Workload]]] = {
-    "keyed": Keyed,
     "records": Records,
     "retained": Retained,
+    "keyed": Keyed,
+    "groups": Groups,
 }
