@@ -330,6 +330,16 @@ class Invariants:
             if place not in self._deleted
         )
 
+    def reaches_store(self, broker_id: int) -> bool:
+        """As far as the broker knows. One that does not goes on, and may have been replaced (B5)."""
+        node = self._machines[broker_id].node
+        return (
+            node is not None
+            and node.replicas is not None
+            and not node.replicas.is_cut_off
+            and bool(node.cluster.epoch)
+        )
+
     def _exists(self, place: Place) -> bool:
         return any(
             place[0] in machine.node.replicas.topics_by_id

@@ -363,6 +363,7 @@ def simulated(world: World, machines: dict[str, Machine]) -> Iterator[None]:
         mock.patch("penstock.storage.syncs.monotonic", now_s),
         mock.patch("penstock.broker.waiters.set", OrderedSet, create=True),
         mock.patch("penstock.node.tasks.set", OrderedSet, create=True),
+        mock.patch("penstock.broker.shard.set", OrderedSet, create=True),
         mock.patch.object(os, "urandom", some_bytes),
         mock.patch.object(os, "sendfile", network.send_file),
         mock.patch.object(random, "_urandom", some_bytes),

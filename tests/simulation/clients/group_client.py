@@ -1,6 +1,6 @@
 """What every client of a group does: it finds the coordinator, commits offsets and reads them back."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import Final, NamedTuple, TypeVar
 
@@ -69,6 +69,8 @@ class GroupClient(Client):
     ) -> None:
         super().__init__(loop, brokers, name)
         self.history = history
+        self.reaches_store: Callable[[int], bool] = lambda _broker_id: True
+        self.is_current = True  # the last response came from a broker that reached the store
         self._tokens = count(1)
 
     async def refresh(self, topic: str = TOPIC) -> None:
@@ -92,12 +94,16 @@ class GroupClient(Client):
         """Send to the coordinator, which is looked for anew after an error of the network."""
         try:
             connection: Connection = await self.coordinator(GROUP, group)
-            return await connection.request(
+            broker_id = self._coordinators[GROUP, group]
+            was_current = self.reaches_store(broker_id)
+            answered = await connection.request(
                 request, response, timeout_ms=timeout_ms, at_most=at_most
             )
         except BrokerError:
             self.forget_coordinator(GROUP, group)
             raise
+        self.is_current = was_current and self.reaches_store(broker_id)
+        return answered
 
     def note_code(self, group: str, code: int) -> ErrorCode:
         if code in MOVED:
@@ -222,6 +228,8 @@ class GroupClient(Client):
     def _note_reads(
         self, group: str, found: Mapping[Place, Position], start_s: float, require_stable: bool
     ) -> None:
+        if not self.is_current:
+            return  # B5: such a coordinator goes on, and may have been replaced
         end_s = self.loop.time()
         for (topic, index), position in found.items():
             if position.code:

@@ -140,6 +140,8 @@ class Member(GroupClient):
 
     def was_kept(self, places: Iterable[Place], start_s: float) -> None:
         """A request that began then was accepted, and left these partitions to the member."""
+        if not self.is_current:
+            return
         self.heard_s = start_s
         for place in places:
             claim = self.owned.get(place)

@@ -5,6 +5,7 @@ from typing import Final
 
 from tests.simulation.checks.groups import GroupHistory, Place, assert_sound
 from tests.simulation.clients.group_classic import ClassicMember
+from tests.simulation.clients.group_client import GroupClient
 from tests.simulation.clients.group_consumer import ConsumerMember
 from tests.simulation.clients.group_member import Group, Member
 from tests.simulation.clients.group_mover import Mover
@@ -95,6 +96,9 @@ class Groups:
             ),
             Mover(cluster.loop, brokers),
         ]
+        for client in self._others:
+            if isinstance(client, GroupClient):
+                client.reaches_store = cluster.invariants.reaches_store
         for client in (*self._producers, *self._others):
             self._ending.append(cluster.run_client(client, client.run()))
         for group in self.groups:
@@ -125,6 +129,7 @@ class Groups:
                 replaced.set_result(None)
 
         member.hand_over = hand_over
+        member.reaches_store = cluster.invariants.reaches_store
         task = cluster.run_client(member, member.run())
         task.add_done_callback(lambda _: hand_over(member))
         await replaced
