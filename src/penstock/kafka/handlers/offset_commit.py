@@ -37,8 +37,11 @@ def handle(
             refused[place] = _refuse_topic(topic, code)
         else:
             accepted.append(topic)
-    request.topics = accepted
-    answer = context.groups.commit(request, context.version)
+    named, request.topics = request.topics, accepted
+    try:
+        answer = context.groups.commit(request, context.version)
+    finally:
+        request.topics = named  # a rejection of the whole request names them all
     return (
         _later(answer, refused) if isinstance(answer, asyncio.Future) else _merge(answer, refused)
     )

@@ -415,6 +415,19 @@ def test_a_topic_that_may_not_be_seen_is_hidden_in_what_is_told(broker: BrokerCo
     assert second.topics == []
 
 
+def test_rejected_commit_names_unknown_topics_too(broker: BrokerContext) -> None:
+    broker.create_topic("t")
+    find(broker)
+    stranger = {"member_id": "stranger", "generation_id_or_member_epoch": 3}
+    request = commit_request(5, **stranger)
+    request.topics += commit_request(5, topic="unknown").topics
+
+    answer = broker.ask(request, 8)
+
+    assert [topic.name for topic in answer.topics] == ["t", "unknown"]
+    assert commit_codes(answer) == [ErrorCode.ILLEGAL_GENERATION] * 2
+
+
 def test_text_that_is_too_long_is_refused_for_its_partition(broker: BrokerContext) -> None:
     broker.create_topic("t", partitions=2)
     find(broker)
