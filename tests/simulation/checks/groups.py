@@ -62,9 +62,10 @@ class Claim:
     place: Place
     granted_s: float
     patience_s: float  # for so long after it was heard of, the coordinator gives the partition to nobody else
-    instance: str = ""  # a static member's successor takes its place at once
     released_s: float = inf
-    kept_s: list[float] = field(default_factory=list)  # starts of requests that left it the partition
+    kept_s: list[float] = field(
+        default_factory=list
+    )  # starts of requests that left it the partition
     committed_s: list[float] = field(default_factory=list)  # starts of commits that were accepted
 
 
@@ -108,7 +109,9 @@ class GroupHistory:
     claims: list[Claim] = field(default_factory=list)
     synced: list[Synced] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
-    accepted_late: list[str] = field(default_factory=list)  # requests of an older epoch or generation
+    accepted_late: list[str] = field(
+        default_factory=list
+    )  # requests of an older epoch or generation
     handled: dict[str, dict[Place, set[int]]] = field(default_factory=dict)
 
 
@@ -276,8 +279,7 @@ def _overlap(older: Claim, newer: Claim) -> Iterator[Anomaly]:
         yield Anomaly(Kind.FORMER_MEMBER, older.group, detail)
     before = bisect_left(older.kept_s, newer.granted_s)
     heard_s = older.kept_s[before - 1] if before else -inf
-    is_successor = newer.instance != "" and newer.instance == older.instance
-    if not is_successor and newer.granted_s < heard_s + older.patience_s * _CLOCKS:
+    if newer.granted_s < heard_s + older.patience_s * _CLOCKS:
         detail = f"{which}; the first was heard of at {heard_s:.3f}"
         yield Anomaly(Kind.TWO_OWNERS, older.group, detail)
 

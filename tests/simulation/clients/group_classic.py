@@ -144,7 +144,9 @@ class ClassicMember(Member):
     async def _sync(self, joined: JoinGroupResponse) -> None:
         is_leader = joined.leader == joined.member_id and not joined.skip_assignment
         start_s = self.loop.time()
-        response = await self._send_sync(self._generation, self._assigned(joined) if is_leader else [])
+        response = await self._send_sync(
+            self._generation, self._assigned(joined) if is_leader else []
+        )
         self._raise(self.note_code(self.group.name, response.error_code))
         places, made_in, author = _decoded(response.assignment)
         if author:
@@ -217,7 +219,7 @@ class ClassicMember(Member):
         response = await self.ask(self.group.name, request, HeartbeatResponse)
         code = self.note_code(self.group.name, response.error_code)
         if code is ErrorCode.UNKNOWN_MEMBER_ID:
-            self.was_rejected(start_s)
+            self.was_rejected()
         if code in BUSY:
             return
         self._raise(code)

@@ -64,9 +64,7 @@ class Position(NamedTuple):
 class GroupClient(Client):
     """Records each commit and each read of an offset."""
 
-    def __init__(
-        self, loop: SimLoop, brokers: list[int], name: str, history: GroupHistory
-    ) -> None:
+    def __init__(self, loop: SimLoop, brokers: list[int], name: str, history: GroupHistory) -> None:
         super().__init__(loop, brokers, name)
         self.history = history
         self.reaches_store: Callable[[int], bool] = lambda _broker_id: True
@@ -235,9 +233,7 @@ class GroupClient(Client):
             if position.code:
                 continue
             place = self.label(topic), index
-            read = Read(
-                group, place, position.offset, position.token, start_s, end_s, self.name
-            )
+            read = Read(group, place, position.offset, position.token, start_s, end_s, self.name)
             self.history.reads.append(read)
             if require_stable:
                 self.history.stable_reads.append(read)

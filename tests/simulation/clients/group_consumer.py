@@ -107,7 +107,7 @@ class ConsumerMember(Member):
             raise
         code = self.note_code(self.group.name, response.error_code)
         if code:
-            self._failed(code, start_s)
+            self._failed(code)
             return
         self._says_all = self._is_unsure = False
         self._told = owned
@@ -132,7 +132,7 @@ class ConsumerMember(Member):
         if len(kept) < len(self.owned):
             self.heard_s = heard_s
 
-    def _failed(self, code: ErrorCode, start_s: float) -> None:
+    def _failed(self, code: ErrorCode) -> None:
         self._says_all = True
         if code in BUSY:
             raise BrokerError(code.name, code)
@@ -142,7 +142,7 @@ class ConsumerMember(Member):
             if self._epoch > 0:
                 fenced = code is ErrorCode.FENCED_MEMBER_EPOCH
                 if not (fenced and self._is_unsure):
-                    self.was_rejected(start_s, is_fenced=fenced)
+                    self.was_rejected(is_fenced=fenced)
             raise Removed(code)
         raise Broken(f"{self.name} received {code.name}")
 

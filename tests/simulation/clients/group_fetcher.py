@@ -46,9 +46,7 @@ class Session:
 class Fetcher:
     """Fetches for one member. `take` gets the records of a partition, in order."""
 
-    def __init__(
-        self, client: Client, take: Callable[[Place, list[Record]], None]
-    ) -> None:
+    def __init__(self, client: Client, take: Callable[[Place, list[Record]], None]) -> None:
         self._client = client
         self._take = take
         self._sessions: dict[int, Session] = {}
@@ -177,7 +175,8 @@ def _forgotten(gone: Mapping[Place, Wanted]) -> list[ForgottenTopic]:
     topics: dict[bytes, ForgottenTopic] = {}
     for (name, index), (topic_id, _, _) in gone.items():
         topic = topics.setdefault(
-            topic_id, ForgottenTopic(topic=named((name, index))[0], topic_id=topic_id, partitions=[])
+            topic_id,
+            ForgottenTopic(topic=named((name, index))[0], topic_id=topic_id, partitions=[]),
         )
         topic.partitions.append(index)
     return list(topics.values())

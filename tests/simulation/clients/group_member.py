@@ -120,7 +120,6 @@ class Member(GroupClient):
                 place,
                 now_s,
                 self.group.patience_s,
-                self.place_in_group,
             )
             self.history.claims.append(claim)
             self.owned[place] = claim
@@ -148,7 +147,9 @@ class Member(GroupClient):
             if claim is not None:
                 claim.kept_s.append(start_s)
 
-    def was_rejected(self, start_s: float, *, is_fenced: bool = False) -> None:
+    def was_rejected(self, *, is_fenced: bool = False) -> None:
+        if not self.is_current:
+            return
         self.history.rejected.append(
             Rejected(
                 self.group.name,
@@ -256,6 +257,8 @@ class Member(GroupClient):
             world.note(f"{self.name} crashes")
             raise Ended
         if self.instance_id is not None and self.hand_over is not None and rng.random() < 0.5:
+            for claim in self.owned.values() if self.place_in_group else ():
+                claim.patience_s = 0  # from now on another may have the place
             self.hand_over(self)
         await asyncio.sleep(rng.uniform(*_PAUSE_S))
         if rng.random() < _LATE_COMMITS:

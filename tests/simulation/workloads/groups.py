@@ -62,9 +62,7 @@ class Groups:
         self._cluster = cluster
         self.history = GroupHistory()
         self.groups = [
-            Group(
-                name, self.history, TOPIC_NAME, PARTITIONS, VOLATILE, SESSION_MS, REBALANCE_MS
-            )
+            Group(name, self.history, TOPIC_NAME, PARTITIONS, VOLATILE, SESSION_MS, REBALANCE_MS)
             for name in _KINDS
         ]
         self._places: list[Place] = self.groups[0].places
@@ -87,9 +85,7 @@ class Groups:
         groups = [*_KINDS, *OPERATED]
         self._others = [
             Operator(cluster.loop, brokers, OPERATED, self._places, VOLATILE, self.history),
-            OffsetsInTransactions(
-                cluster.loop, brokers, TRANSACTED, self._places[0], self.history
-            ),
+            OffsetsInTransactions(cluster.loop, brokers, TRANSACTED, self._places[0], self.history),
             *(
                 Watcher(cluster.loop, brokers, f"w{it}", groups, self._places, self.history)
                 for it in range(2)
