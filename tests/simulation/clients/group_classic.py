@@ -248,6 +248,6 @@ def _decoded(assignment: bytes) -> tuple[list[Place], int, str]:
         return [], -1, ""
     decode = decode_for(ConsumerProtocolAssignment, 0)
     found = decode(memoryview(assignment), _VERSION.size)[0]
-    generation, author = bytes(found.user_data).decode().split(":")
+    generation, author = bytes(found.user_data or b"").decode().split(":")
     places = [(it.topic, index) for it in found.assigned_partitions for index in it.partitions]
     return places, int(generation), author

@@ -151,9 +151,9 @@ class GroupClient(Client):
         )
         response = await self.ask(group, request, OffsetCommitResponse, at_most=at_most)
         code = ErrorCode.NONE
-        for topic, answered in zip(topics, response.topics, strict=True):
+        for name, answered in zip(topics, response.topics, strict=True):
             for partition in answered.partitions:
-                write = writes[topic, partition.partition_index]
+                write = writes[name, partition.partition_index]
                 error = self.note_code(group, partition.error_code)
                 code = code or error
                 if error is ErrorCode.NONE:

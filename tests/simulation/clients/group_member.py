@@ -52,7 +52,7 @@ class Group:
         return [(self.topic, index) for index in range(self.partitions)]
 
 
-class Ended(Exception):  # noqa: N818 - no error: a member's life is over
+class Ended(Exception):
     """The member left, crashed, or another has its place."""
 
 
@@ -276,7 +276,7 @@ class Member(GroupClient):
         self.forget_coordinator(GROUP, self.group.name)
 
 
-class Removed(Exception):  # noqa: N818 - no error: the member joins again
+class Removed(Exception):
     """The coordinator no longer counts the member in, or not with this epoch or generation."""
 
     def __init__(self, code: ErrorCode) -> None:

@@ -25,7 +25,6 @@ OPERATED: Final = ("manual-0", "manual-1", "manual-2")  # each has a coordinator
 TRANSACTED: Final = "txn"
 SETTINGS: Final = (
     ("offsets.topic.num.partitions", "3"),
-    ("offsets.topic.segment.bytes", "65536"),
     ("transaction.state.log.num.partitions", "1"),
     ("group.min.session.timeout.ms", "500"),
     ("group.consumer.min.session.timeout.ms", "500"),
@@ -67,6 +66,7 @@ class Groups:
         ]
         self._places: list[Place] = self.groups[0].places
         self._producers: list[SlowProducer] = []
+        self._others: list[Operator | OffsetsInTransactions | Watcher | Mover] = []
         self._ending: list[asyncio.Task[None]] = []  # tasks that end after `stop`
         self._lives = 0
 
@@ -92,9 +92,9 @@ class Groups:
             ),
             Mover(cluster.loop, brokers),
         ]
-        for client in self._others:
-            if isinstance(client, GroupClient):
-                client.reaches_store = cluster.invariants.reaches_store
+        for other in self._others:
+            if isinstance(other, GroupClient):
+                other.reaches_store = cluster.invariants.reaches_store
         for client in (*self._producers, *self._others):
             self._ending.append(cluster.run_client(client, client.run()))
         for group in self.groups:
