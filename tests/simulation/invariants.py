@@ -28,6 +28,7 @@ from tests.simulation.machine import Machine
 from tests.simulation.mirror import Batch, Mirror, Mirrors, Place
 from tests.simulation.store import StoreCore, live_keys
 
+DISK_FAULTS: Final = ("fill_disk", "lack_descriptors", "fail_disk", "slow_disk", "hang_disk")
 _DECIDED: Final = ("p/", "t/", "reg/", "dead/", "cfg/", "pid")  # by the controller alone
 
 
@@ -339,6 +340,20 @@ class Invariants:
             and not node.replicas.is_cut_off
             and bool(node.cluster.epoch)
         )
+
+    def term(self, broker_id: int, topic: str, index: int) -> tuple[int, ...]:
+        """The run of the broker and the epoch in which it leads the partition, until the next trouble with a disk.
+
+        Empty if it does not lead, or if its own disk has trouble.
+        """
+        machine = self._machines[broker_id]
+        if machine.has_disk_trouble:
+            return ()
+        troubles = sum(self._world.faults[kind] for kind in DISK_FAULTS)
+        for partition in machine.partitions:
+            if (partition.topic.name, partition.index) == (topic, index) and partition.is_leader:
+                return broker_id, machine.runs, index, partition.leader_epoch, troubles
+        return ()
 
     def _exists(self, place: Place) -> bool:
         return any(

@@ -86,6 +86,12 @@ class Machine:
         replicas = None if self.node is None else self.node.replicas
         return replicas is not None and replicas.is_offline
 
+    @property
+    def has_disk_trouble(self) -> bool:
+        faults = self.disk.faults
+        is_ample = faults.free_bytes is None and faults.free_descriptors is None
+        return not (faults.is_sound and is_ample) or self.thread_delay_s > 0
+
     def slow_down(self, thread_delay_s: float) -> None:
         """From now on what waits for the disk takes so much longer."""
         self.thread_delay_s = thread_delay_s

@@ -9,6 +9,7 @@ from tests.simulation.checks.groups import (
     Claim,
     GroupHistory,
     Kind,
+    Look,
     Outcome,
     Pending,
     Place,
@@ -161,6 +162,14 @@ def test_a_member_that_keeps_its_session_may_not_be_rejected(
 
 def test_a_request_of_an_old_epoch_may_not_be_accepted() -> None:
     assert kinds(GroupHistory(accepted_late=["a"])) == [Kind.LATE_ACCEPTED]
+
+
+def test_a_coordinator_may_not_lose_its_groups_within_an_epoch() -> None:
+    looks = [Look((1, 1, 0, 4), "group", it, at, at + 1) for it, at in ((True, 0), (False, 2))]
+    other = Look((1, 1, 0, 5), "group", is_loading=True, start_s=4, end_s=5)
+    assert not kinds(GroupHistory(looks=[*looks, other]))
+    again = looks[0]._replace(start_s=6, end_s=7)
+    assert kinds(GroupHistory(looks=[*looks, again])) == [Kind.FORGOT]
 
 
 # Delivery ----------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Checks what consumer groups told their members: committed offsets, owners of partitions, delivery.
 
-Pure. Times are those of one clock that grows with every event. An operation takes effect at one moment
+Pure. Times are those of one clock; what has the same time was done by one client, in its order. An operation takes effect at one moment
 between its start and its end; the end of one whose response is unknown is infinite, until a read shows it.
 Every commit carries a token of its own, so that a read names the commit that it returns.
 """
@@ -100,6 +100,16 @@ class Pending(NamedTuple):
     end_s: float
 
 
+class Look(NamedTuple):
+    """Whether a coordinator had its groups at hand, in one run of a broker and one epoch of the partition."""
+
+    term: tuple[int, ...]
+    group: str
+    is_loading: bool
+    start_s: float
+    end_s: float
+
+
 @dataclass(slots=True)
 class GroupHistory:
     writes: list[Write] = field(default_factory=list)
@@ -109,6 +119,7 @@ class GroupHistory:
     claims: list[Claim] = field(default_factory=list)
     synced: list[Synced] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)
     accepted_late: list[str] = field(
         default_factory=list
     )  # requests of an older epoch or generation
@@ -127,6 +138,7 @@ class Kind(Enum):
     LATE_ACCEPTED = "a request with an epoch or generation that is over was accepted"
     LOST_MEMBER = "a member that kept its session was removed"
     FENCED_MEMBER = "a member was fenced at the epoch that it was given"
+    FORGOT = "a coordinator lost its groups without losing its partition"
     SKIPPED = "no member of the group got it"
 
 
@@ -158,6 +170,7 @@ def check(history: GroupHistory, ends: Mapping[Place, int]) -> Iterator[Anomaly]
     yield from _owners(history.claims)
     yield from _generations(history.synced)
     yield from _rejections(history.rejected)
+    yield from _forgotten(history.looks)
     for detail in history.accepted_late:
         yield Anomaly(Kind.LATE_ACCEPTED, "", detail)
     for group, handled in history.handled.items():
@@ -229,7 +242,7 @@ class _Register:
     def _superseding(self, after_s: float, before_s: float) -> Write | None:
         """A write that began after one moment, and had taken effect before another."""
         for write in self._writes:
-            if write.start_s > after_s and self._ends_s.get(id(write), inf) < before_s:
+            if write.start_s >= after_s and self._ends_s.get(id(write), inf) <= before_s:
                 return write
         return None
 
@@ -247,8 +260,8 @@ def _unstable(history: GroupHistory) -> Iterator[Anomaly]:
         for pending in history.pending:
             if (
                 pending[:2] == read[:2]
-                and pending.start_s < read.start_s
-                and read.end_s < pending.end_s
+                and pending.start_s <= read.start_s
+                and read.end_s <= pending.end_s
             ):
                 yield Anomaly(Kind.UNSTABLE, read.group, _told(read))
 
@@ -307,3 +320,13 @@ def _rejections(rejected: Sequence[Rejected]) -> Iterator[Anomaly]:
         elif one.at_s < one.heard_s + one.patience_s * _CLOCKS:
             detail = f"{one.member} at {one.at_s:.3f}, heard of at {one.heard_s:.3f}"
             yield Anomaly(Kind.LOST_MEMBER, one.group, detail)
+
+
+def _forgotten(looks: Sequence[Look]) -> Iterator[Anomaly]:
+    loaded_s: dict[tuple[int, ...], float] = {}
+    for look in looks:
+        if not look.is_loading:
+            loaded_s.setdefault(look.term, look.end_s)
+        elif loaded_s.get(look.term, inf) < look.start_s:
+            detail = f"{look.term} at {look.end_s:.3f}, loaded by {loaded_s[look.term]:.3f}"
+            yield Anomaly(Kind.FORGOT, look.group, detail)

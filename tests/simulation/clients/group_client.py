@@ -20,7 +20,7 @@ from penstock.wire.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 from penstock.wire.schema import Message
-from tests.simulation.checks.groups import GroupHistory, Outcome, Place, Read, Write
+from tests.simulation.checks.groups import GroupHistory, Look, Outcome, Place, Read, Write
 from tests.simulation.clients.client import GROUP, TIMEOUT_MS, TOPIC, Client
 from tests.simulation.loop import SimLoop
 
@@ -68,6 +68,7 @@ class GroupClient(Client):
         super().__init__(loop, brokers, name)
         self.history = history
         self.reaches_store: Callable[[int], bool] = lambda _broker_id: True
+        self.term_of: Callable[[int, str], tuple[int, ...]] = lambda _broker_id, _group: ()
         self.is_current = True  # the last response came from a broker that reached the store
         self._tokens = count(1)
 
@@ -178,6 +179,7 @@ class GroupClient(Client):
         require_stable = require_stable and (at_most is None or at_most >= _STABLE_FROM)
         start_s = self.loop.time()
         request = self._offset_fetch(group, indexes, identity, require_stable, at_most)
+        term = self._term(group)
         response = await self.ask(group, request, OffsetFetchResponse, at_most=at_most)
         found: dict[Place, Position] = {}
         if at_most is not None and at_most < _BATCHED_FROM:
@@ -192,9 +194,17 @@ class GroupClient(Client):
                 for told in new.partitions:
                     position = Position(told.committed_offset, told.metadata or "", told.error_code)
                     found[topic, told.partition_index] = position
+        if term and term == self._term(group):
+            is_loading = code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            if is_loading or not code:
+                self.history.looks.append(Look(term, group, is_loading, start_s, self.loop.time()))
         if not code:
             self._note_reads(group, found, start_s, require_stable)
         return self.note_code(group, code), found
+
+    def _term(self, group: str) -> tuple[int, ...]:
+        broker_id = self._coordinators.get((GROUP, group))
+        return () if broker_id is None else self.term_of(broker_id, group)
 
     def _offset_fetch(
         self,

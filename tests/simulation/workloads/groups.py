@@ -3,6 +3,8 @@
 import asyncio
 from typing import Final
 
+from penstock.broker.coordinator import OFFSETS_TOPIC
+from penstock.broker.shards import partition_for
 from tests.simulation.checks.groups import GroupHistory, Place, assert_sound
 from tests.simulation.clients.group_classic import ClassicMember
 from tests.simulation.clients.group_client import GroupClient
@@ -23,8 +25,9 @@ SESSION_MS: Final = 2_500
 REBALANCE_MS: Final = 2_500
 OPERATED: Final = ("manual-0", "manual-1", "manual-2")  # each has a coordinator of its own
 TRANSACTED: Final = "txn"
+OFFSETS_PARTITIONS: Final = 3
 SETTINGS: Final = (
-    ("offsets.topic.num.partitions", "3"),
+    ("offsets.topic.num.partitions", str(OFFSETS_PARTITIONS)),
     ("transaction.state.log.num.partitions", "1"),
     ("group.min.session.timeout.ms", "500"),
     ("group.consumer.min.session.timeout.ms", "500"),
@@ -90,16 +93,24 @@ class Groups:
                 Watcher(cluster.loop, brokers, f"w{it}", groups, self._places, self.history)
                 for it in range(2)
             ),
-            Mover(cluster.loop, brokers),
+            Mover(cluster.loop, brokers, OFFSETS_PARTITIONS),
         ]
         for other in self._others:
             if isinstance(other, GroupClient):
-                other.reaches_store = cluster.invariants.reaches_store
+                self._let_look(other)
         for client in (*self._producers, *self._others):
             self._ending.append(cluster.run_client(client, client.run()))
         for group in self.groups:
             for number in range(SLOTS):
                 cluster.run_client(self._producers[0], self._fill(group, number))
+
+    def _let_look(self, client: GroupClient) -> None:
+        """The checks excuse or blame a coordinator by what the broker is at that moment."""
+        invariants = self._cluster.invariants
+        client.reaches_store = invariants.reaches_store
+        client.term_of = lambda broker_id, group: invariants.term(
+            broker_id, OFFSETS_TOPIC, partition_for(group, OFFSETS_PARTITIONS)
+        )
 
     async def _fill(self, group: Group, number: int) -> None:
         """Run one member after the other in a place of the group."""
@@ -125,7 +136,7 @@ class Groups:
                 replaced.set_result(None)
 
         member.hand_over = hand_over
-        member.reaches_store = cluster.invariants.reaches_store
+        self._let_look(member)
         task = cluster.run_client(member, member.run())
         task.add_done_callback(lambda _: hand_over(member))
         await replaced
