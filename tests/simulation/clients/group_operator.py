@@ -19,6 +19,7 @@ from tests.simulation.loop import Broken, SimLoop
 
 _COMMITS: Final = 0.6  # of all operations
 _PAUSE_S: Final = 0.25
+_LOOKS: Final = 3  # for the new topic
 _VERSIONS: Final = (5, 7, 9, 10)
 
 
@@ -38,6 +39,7 @@ class Operator(GroupClient):
         self._groups = groups
         self._places = [*places, (volatile, 0)]
         self._volatile = volatile
+        self._former_ids: set[bytes] = set()
         self.done = 0
 
     def label(self, topic: str) -> str:
@@ -131,16 +133,18 @@ class Operator(GroupClient):
     def _ended(self, writes: Sequence[Write], code: ErrorCode) -> None:
         if code in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
             self._deleted(writes)
-        elif code not in BUSY:
+        elif code not in (*BUSY, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):  # metadata may lag
             raise Broken(f"the operator received {code.name}")
 
     async def _make_topic_again(self) -> None:
         self.loop.world.note(f"{self._volatile} is made again")
-        before = self.topic_ids[self._volatile]
-        await delete_topic(self, self._volatile)
-        await create_topic(self, self._volatile, 1, {})
-        while self.topic_ids[self._volatile] == before:
-            await self.recover(self._volatile)
+        self._former_ids.add(self.topic_ids[self._volatile])
+        while self.topic_ids[self._volatile] in self._former_ids:
+            # more than once: a broker whose metadata lags may take the topic for gone, or for still there
+            await delete_topic(self, self._volatile)
+            await create_topic(self, self._volatile, 1, {})
+            for _ in range(_LOOKS):
+                await self.recover(self._volatile)
 
 
 class Watcher(GroupClient):
