@@ -54,7 +54,7 @@ class ClassicMember(Member):
         rng = loop.world.rng
         self.commit_version = rng.choice((7, 8, 9, 10))
         self.fetch_version = rng.choice((5, 7, 8, 9, 10))
-        self.place_in_group = instance_id or ""
+        self.may_be_replaced = instance_id is not None
         self._join_version = rng.choice((5, 8, 9) if instance_id else (3, 5, 9))
         self._generation = -1
         self._is_stable = False  # it has its assignment

@@ -71,7 +71,7 @@ class Member(GroupClient):
         self.group = group
         self.instance_id = instance_id
         self.member_id = ""
-        self.place_in_group = ""  # which a successor takes over at once
+        self.may_be_replaced = False  # at any time, by another with its instance id
         self.owned: dict[Place, Claim] = {}
         self.ids: dict[Place, bytes] = {}
         self.positions: dict[Place, int] = {}
@@ -113,13 +113,14 @@ class Member(GroupClient):
 
     def claim(self, places: Mapping[Place, bytes]) -> None:
         now_s = self.loop.time()
+        patience_s = 0 if self.may_be_replaced else self.group.patience_s
         for place, topic_id in places.items():
             claim = Claim(
                 self.group.name,
                 self.name,
                 place,
                 now_s,
-                self.group.patience_s,
+                patience_s,
             )
             self.history.claims.append(claim)
             self.owned[place] = claim
@@ -257,8 +258,6 @@ class Member(GroupClient):
             world.note(f"{self.name} crashes")
             raise Ended
         if self.instance_id is not None and self.hand_over is not None and rng.random() < 0.5:
-            for claim in self.owned.values() if self.place_in_group else ():
-                claim.patience_s = 0  # from now on another may have the place
             self.hand_over(self)
         await asyncio.sleep(rng.uniform(*_PAUSE_S))
         if rng.random() < _LATE_COMMITS:
