@@ -13,7 +13,7 @@ def test_metadata_that_arrives_while_the_broker_stops_begins_no_fetcher() -> Non
     followers = Followers(cluster, cast(Any, lambda _, name: started.append(name)), mock.Mock())
     partition: Any = mock.Mock(leader_id=2, failure=None)
 
-    followers.close()
+    followers.stop()
     followers.follow(partition)
 
     assert not started
