@@ -121,6 +121,7 @@ class GroupClient(Client):
         offsets: Mapping[Place, int],
         identity: Identity = NOBODY,
         at_most: int | None = None,
+        timeout_ms: int = TIMEOUT_MS,
     ) -> tuple[ErrorCode, float]:
         """Return the first error, and when the request began. Raise after an error of the network."""
         start_s = self.loop.time()
@@ -150,7 +151,9 @@ class GroupClient(Client):
             group_instance_id=identity.instance_id,
             topics=list(topics.values()),
         )
-        response = await self.ask(group, request, OffsetCommitResponse, at_most=at_most)
+        response = await self.ask(
+            group, request, OffsetCommitResponse, at_most=at_most, timeout_ms=timeout_ms
+        )
         code = ErrorCode.NONE
         for name, answered in zip(topics, response.topics, strict=True):
             for partition in answered.partitions:

@@ -19,6 +19,9 @@ from tests.simulation.loop import Broken, SimLoop
 
 _COMMITS: Final = 0.6  # of all operations
 _PAUSE_S: Final = 0.25
+_IMPATIENT_MS: Final = 400
+_READS: Final = 8  # of a group's offsets after a commit without a response
+_READ_S: Final = 0.4
 _LOOKS: Final = 3  # for the new topic
 _VERSIONS: Final = (5, 7, 9, 10)
 
@@ -74,9 +77,17 @@ class Operator(GroupClient):
         rng = self.loop.world.rng
         places = rng.sample(self._places, rng.randint(1, len(self._places)))
         try:
-            await self.commit(group, {it: rng.randrange(1000) for it in places})
+            await self.commit(
+                group, {it: rng.randrange(1000) for it in places}, timeout_ms=_IMPATIENT_MS
+            )
         except BrokerError:
-            await self.pause()
+            await self._look_for_a_while(group)
+
+    async def _look_for_a_while(self, group: str) -> None:
+        """After a commit without a response: once it was read, it must stay."""
+        for _ in range(_READS):
+            await self._read(group)
+            await asyncio.sleep(_READ_S)
 
     async def _read(self, group: str) -> None:
         """By topic id: a name may still mean the topic before to a broker that lags behind."""
