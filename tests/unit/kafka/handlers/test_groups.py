@@ -418,8 +418,7 @@ def test_a_topic_that_may_not_be_seen_is_hidden_in_what_is_told(broker: BrokerCo
 def test_rejected_commit_names_unknown_topics_too(broker: BrokerContext) -> None:
     broker.create_topic("t")
     find(broker)
-    stranger = {"member_id": "stranger", "generation_id_or_member_epoch": 3}
-    request = commit_request(5, **stranger)
+    request = commit_request(5, member_id="stranger", generation_id_or_member_epoch=3)
     request.topics += commit_request(5, topic="unknown").topics
 
     answer = broker.ask(request, 8)
