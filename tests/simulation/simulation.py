@@ -19,6 +19,7 @@ from tests.simulation.clients.client import HOST, TOPIC, Client
 from tests.simulation.clients.producers import Producer
 from tests.simulation.invariants import Invariants
 from tests.simulation.kinds import KINDS
+from tests.simulation.log_contents import contents
 from tests.simulation.loop import EPOCH_S, Broken, SimLoop, World
 from tests.simulation.machine import Machine, simulated
 from tests.simulation.network import Network
@@ -197,11 +198,11 @@ class Simulation:
             for partition in machine.partitions:
                 name = partition.topic.name
                 if not (name.startswith("__") or name in apart):
-                    log = [(it.offset, it.value or b"") for it in _contents(partition.log)]
+                    everything, committed = contents(partition.log)
                     place = (partition.topic.name, partition.index)
-                    self.history.replicas[machine.host, place] = log
+                    self.history.replicas[machine.host, place] = everything
                     if partition.is_leader:
-                        self.history.logs[place] = log
+                        self.history.logs[place] = committed
         self.invariants.judge()
         if self.world.failures:
             raise Broken(self.world.failures[0])
