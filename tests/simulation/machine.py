@@ -367,6 +367,7 @@ def simulated(world: World, machines: dict[str, Machine]) -> Iterator[None]:
         mock.patch("penstock.broker.keeper.monotonic", now_s),
         mock.patch("penstock.broker.departed.monotonic", now_s),
         mock.patch("penstock.storage.syncs.monotonic", now_s),
+        mock.patch("penstock.broker.shard.set", OrderedSet, create=True),
         mock.patch("penstock.broker.waiters.set", OrderedSet, create=True),
         mock.patch("penstock.node.tasks.set", OrderedSet, create=True),
         mock.patch("penstock.broker.shard.set", OrderedSet, create=True),

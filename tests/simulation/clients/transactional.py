@@ -63,6 +63,7 @@ _ABORTABLE: Final = frozenset(
 )
 _ABORTABLE_BY_PRODUCE: Final = _ABORTABLE | {
     ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_TIMESTAMP,  # the clock of the broker is wrong
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
 }
 _FATAL: Final = frozenset(

@@ -89,11 +89,17 @@ class PipeliningProducer(Client):
         try:
             await self._sender.send(batches, _LIMIT_S)
         except Rejected as error:
-            raise Broken(f"{self.name}: {error}") from None
+            if error.code is not ErrorCode.INVALID_TIMESTAMP:  # the clock of the broker is wrong
+                raise Broken(f"{self.name}: {error}") from None
+            self._bump_epoch()
         except GaveUp:
-            self._identity = Identity(self._identity.producer_id, self._identity.epoch + 1)
-            self._sequence = 0
+            self._bump_epoch()
         self._old = (self._old + batches)[-_KEPT:]
+
+    def _bump_epoch(self) -> None:
+        """Nobody knows what became of the last batches; they are not sent again."""
+        self._identity = Identity(self._identity.producer_id, self._identity.epoch + 1)
+        self._sequence = 0
 
     def _accepted(self, batch: Batch) -> None:
         self.acked += len(batch.sends)
