@@ -9,6 +9,7 @@ from tests.simulation.faults import Nemesis
 from tests.simulation.loop import Broken, Stuck
 from tests.simulation.simulation import Result, Shape, Simulation, describe, simulation
 from tests.simulation.workloads.groups import SETTINGS as GROUP_SETTINGS
+from tests.simulation.workloads.transactions import SETTINGS as TRANSACTION_SETTINGS
 
 FAULTY_S: Final = 25.0
 LONG_S: Final = 300.0  # of a history with storms of faults and lulls between them
@@ -20,12 +21,17 @@ CLEANING: Final = (  # logs are looked at often
 )
 _GROUPS: Final = Shape(partitions=1, workloads=("groups",), settings=GROUP_SETTINGS)
 GROUPS: Final = (_GROUPS, replace(_GROUPS, brokers=4))
+_TRANSACTIONS: Final = Shape(
+    partitions=1, workloads=("transactions", "in_flight"), settings=TRANSACTION_SETTINGS
+)
+TRANSACTIONS: Final = (_TRANSACTIONS, replace(_TRANSACTIONS, brokers=4))
 SHAPES: Final = (
     Shape(),
     Shape(brokers=4, partitions=3, configs=(("segment.bytes", "4096"), ("flush.ms", "600"))),
     Shape(partitions=1, configs=(("segment.bytes", "4096"), ("flush.messages", "1"))),
     Shape(partitions=1, workloads=("keyed", "retained"), settings=CLEANING),
     *GROUPS,
+    *TRANSACTIONS,
 )
 
 

@@ -138,9 +138,7 @@ def _epochs(ledger: Ledger) -> Iterator[Anomaly]:
 # Offsets -----------------------------------------------------------------------------------------
 
 
-def _offsets_of_transactions(
-    ledger: Ledger, outcomes: Mapping[str, Outcome]
-) -> Iterator[Anomaly]:
+def _offsets_of_transactions(ledger: Ledger, outcomes: Mapping[str, Outcome]) -> Iterator[Anomaly]:
     """An offset is visible if and only if its transaction is, and not before somebody wants that."""
     for seen in ledger.seen:
         if seen.offset == NO_OFFSET:
@@ -227,9 +225,7 @@ def check_transform(
 # Hanging transactions ----------------------------------------------------------------------------
 
 
-def hanging(
-    positions: Mapping[Partition, int], ends: Mapping[Partition, int]
-) -> Iterator[Anomaly]:
+def hanging(positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> Iterator[Anomaly]:
     """`positions`: how far readers of committed records could read; `ends`: the high watermarks."""
     for place, end in ends.items():
         position = positions.get(place, end)

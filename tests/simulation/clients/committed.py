@@ -51,9 +51,7 @@ async def fetch(
             max_wait_ms=wait_ms,
             min_bytes=1,
             isolation_level=isolation,
-            topics=[
-                FetchTopic(topic=topic, topic_id=client.topic_ids[topic], partitions=[wanted])
-            ],
+            topics=[FetchTopic(topic=topic, topic_id=client.topic_ids[topic], partitions=[wanted])],
         )
         response = await connection.request(request, FetchResponse, timeout_ms=TIMEOUT_MS)
     except BrokerError:
@@ -109,20 +107,29 @@ class IsolatedReader(Client):
         super().__init__(loop, brokers, name)
         self.place = place
         self.position = 0
+        self._high_watermark = 0  # the largest that it was told
         self._isolation = isolation
         self._observe = observe
 
     async def run(self) -> None:
         while not self.is_stopping:
             wait_ms = _LULL_WAIT_MS if self.loop.world.is_lull else _WAIT_MS
-            found = await fetch(
-                self, self.place, self.position, self._isolation, wait_ms=wait_ms
-            )
+            found = await fetch(self, self.place, self.position, self._isolation, wait_ms=wait_ms)
             if found is None:
                 await self.recover(self.place[0])
                 continue
-            if found.stable_offset > found.high_watermark:
-                raise Broken(f"{self.name}: stable offset beyond the high watermark: {found}")
+            self._check(found)
             for offset, value in found.records:
                 self._observe(offset, value)
             self.position = found.next_offset
+
+    def _check(self, found: Fetched) -> None:
+        """What was stable stays so: its markers are below the high watermark that came with it."""
+        if found.stable_offset > found.high_watermark:
+            raise Broken(f"{self.name}: the last stable offset passes the high watermark: {found}")
+        is_newest = found.high_watermark >= self._high_watermark
+        self._high_watermark = max(self._high_watermark, found.high_watermark)
+        if self._isolation == COMMITTED and is_newest and found.stable_offset < self.position:
+            raise Broken(
+                f"{self.name} at {self.position}: the last stable offset went back: {found}"
+            )

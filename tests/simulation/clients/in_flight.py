@@ -204,7 +204,8 @@ class _Round:
         else:
             self._has_failed = True
             batch.is_final = code not in RETRIABLE and not (
-                code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._has_unresolved_before(batch)
+                code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+                and self._has_unresolved_before(batch)
             )
         if not self._in_flight or not self._has_failed:
             self._fill()
@@ -223,9 +224,7 @@ def post_batch(
     """Send it without waiting; call `responded` with the error code and the offset."""
     topic, index = place
     part = PartitionProduceData(index=index, records=memoryview(batch.data))
-    named = TopicProduceData(
-        topic_id=client.topic_ids[topic], name=topic, partition_data=[part]
-    )
+    named = TopicProduceData(topic_id=client.topic_ids[topic], name=topic, partition_data=[part])
     request = ProduceRequest(
         transactional_id=batch.identity.transactional_id,
         acks=-1,

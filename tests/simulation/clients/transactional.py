@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from penstock.model.errors import BrokerError, ErrorCode
-from penstock.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from penstock.wire.messages.add_offsets_to_txn import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+)
 from penstock.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -183,9 +186,7 @@ class Incarnation(Client):
             raise self._ended_by(error) from None
 
     def _batch(self, place: Partition, values: list[bytes]) -> Batch:
-        sends = [
-            Send(self.name, place, value, now_ns(self), self._transaction) for value in values
-        ]
+        sends = [Send(self.name, place, value, now_ns(self), self._transaction) for value in values]
         self._history.sends += sends
         sequence = self._sequences.get(place, 0)
         self._sequences[place] = sequence + len(values)
@@ -321,9 +322,7 @@ class Incarnation(Client):
             return
         producer = Producer(identity.producer_id, identity.epoch)
         name = type(request).__name__.removesuffix("Request")
-        self._ledger.accepted.append(
-            Accepted(self.settings.id, self.name, producer, name, sent_ns)
-        )
+        self._ledger.accepted.append(Accepted(self.settings.id, self.name, producer, name, sent_ns))
 
     def _note_rejected(self, request: Message) -> None:
         """The transaction certainly did not commit: no attempt can have changed anything."""

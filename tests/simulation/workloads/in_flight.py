@@ -28,6 +28,7 @@ _BATCHES_MAX: Final = 8  # at a time
 _SWAPPED: Final = 0.05  # of neighbours
 _LATE: Final = 0.15  # of all rounds, after which an old request arrives again
 _KEPT: Final = 12  # requests that may arrive again
+_NEW_EPOCH: Final = 0.05  # of all rounds
 _LIMIT_S: Final = 9.0  # as delivery.timeout.ms
 
 
@@ -53,6 +54,8 @@ class PipeliningProducer(Client):
         while not self.is_stopping:
             batches = [self._batch(rng.randint(1, 2)) for _ in range(rng.randint(1, _BATCHES_MAX))]
             await self._send(batches)
+            if rng.random() < _NEW_EPOCH:
+                self._bump_epoch()
             if rng.random() < _LATE:
                 await self._arrive_late()
             await asyncio.sleep(self.loop.world.pause_s(_PAUSE_S))
@@ -97,7 +100,7 @@ class PipeliningProducer(Client):
         self._old = (self._old + batches)[-_KEPT:]
 
     def _bump_epoch(self) -> None:
-        """Nobody knows what became of the last batches; they are not sent again."""
+        """Batches without a response are not sent again."""
         self._identity = Identity(self._identity.producer_id, self._identity.epoch + 1)
         self._sequence = 0
 

@@ -10,24 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.model.errors import BrokerError
-from penstock.wire.messages.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
-    OffsetFetchResponse,
-)
 from tests.simulation.checks.transactions import (
     NO_OFFSET,
     Ledger,
-    OffsetSeen,
     check,
     check_transform,
     hanging,
 )
-from tests.simulation.clients.client import GROUP, TIMEOUT_MS, Client
+from tests.simulation.clients.admin import move_partition
+from tests.simulation.clients.client import Client
 from tests.simulation.clients.committed import COMMITTED, UNCOMMITTED, IsolatedReader, fetch
-from tests.simulation.clients.in_flight import now_ns
+from tests.simulation.clients.group_offsets import GROUP_ID, GroupWatcher, committed_offset
 from tests.simulation.clients.transactional import Fenced, Incarnation, MustAbort, Transactional
 from tests.simulation.loop import Broken
 from tests.simulation.workloads.workload import Cluster, Topic
@@ -41,7 +34,6 @@ SETTINGS: Final = (  # of brokers, for histories with transactions
 _SMALL: Final = (("segment.bytes", "4096"),)
 _IN: Final = Topic("tx", 2, _SMALL)
 _OUT: Final = Topic("out", 2, _SMALL)
-_GROUP_ID: Final = "g"
 _PRODUCERS: Final = (Transactional("a", 1, 2500), Transactional("b", 2, 2500))
 _TRANSFORMERS: Final = (Transactional("c", 1, 4000), Transactional("d", 2, 4000))  # by partition
 _LIFE_S: Final = 5.0  # mean, of an incarnation
@@ -51,10 +43,20 @@ _STALLED: Final = 0.06  # of all steps of a transaction
 _STALL_S: Final = (0.5, 4.0)
 _ABORTED: Final = 0.2
 _INPUTS_MAX: Final = 6  # of one transaction
-_WATCH_S: Final = 0.4
+_MOVE_S: Final = 5.0  # mean time between two reassignments
+_REPLICAS: Final = 3
+_MOVED: Final = (  # partitions that an operator moves; those of coordinators more often
+    ("__transaction_state", 0),
+    ("__transaction_state", 1),
+    ("__transaction_state", 0),
+    ("__transaction_state", 1),
+    ("__consumer_offsets", 0),
+    ("__consumer_offsets", 0),
+    ("tx", 0),
+    ("out", 0),
+)
 
 Values = dict[Partition, list[list[bytes]]]
-Work = Callable[[Incarnation], "asyncio.Future[None]"]
 
 
 class TransactionWorkload:
@@ -67,7 +69,9 @@ class TransactionWorkload:
         self._cluster = cluster
         self._readers: list[IsolatedReader] = []
         self._ids: list[TransactionalId] = []
-        self._watcher = GroupWatcher(cluster, self.ledger)
+        inputs = [(_IN.name, index) for index in range(_IN.partitions)]
+        self._watcher = GroupWatcher(cluster.loop, cluster.brokers, inputs, self.ledger)
+        self._mover = Client(cluster.loop, cluster.brokers, "mover")
 
     @property
     def operations(self) -> int:
@@ -86,7 +90,19 @@ class TransactionWorkload:
             for index in range(topic.partitions):
                 self._read((topic.name, index), COMMITTED)
         self._read((_IN.name, 0), UNCOMMITTED)
-        self._watcher.begin()
+        cluster.run_client(self._watcher, self._watcher.run())
+        cluster.run_client(self._mover, self._move(self._mover))
+
+    async def _move(self, operator: Client) -> None:
+        """Move partitions, above all those of coordinators, as an operator may do at any time."""
+        world, brokers = self._cluster.world, self._cluster.brokers
+        while True:
+            await asyncio.sleep(world.pause_s(_MOVE_S))
+            if operator.is_stopping:
+                return
+            if not world.is_lull:
+                topic, index = world.rng.choice(_MOVED)
+                await move_partition(operator, topic, index, world.rng.sample(brokers, _REPLICAS))
 
     def _read(self, place: Partition, isolation: int) -> None:
         cluster = self._cluster
@@ -115,6 +131,7 @@ class TransactionWorkload:
     # The end -------------------------------------------------------------------------------------
 
     def stop(self) -> None:
+        self._mover.is_stopping = True
         for one in self._ids:
             one.stop()
 
@@ -195,9 +212,7 @@ class TransactionalId:
         self._tasks.append(task)
         task.add_done_callback(lambda _: self._ended(incarnation))
         rng = cluster.world.rng
-        cluster.loop.call_later(
-            rng.expovariate(1 / _LIFE_S), self._take_over, incarnation, task
-        )
+        cluster.loop.call_later(rng.expovariate(1 / _LIFE_S), self._take_over, incarnation, task)
 
     def _take_over(self, incarnation: Incarnation, task: "asyncio.Task[None]") -> None:
         if task.done() or incarnation is not self.incarnations[-1]:
@@ -306,100 +321,13 @@ class Life:
             self._ledger.outputs[value] = place, offset
             outputs.setdefault((_OUT.name, offset % _OUT.partitions), []).append([value])
         next_offset = records[-1][0] + 1
-        steps = [
-            lambda: incarnation.write(outputs),
-            lambda: incarnation.send_offset(_GROUP_ID, place, next_offset),
-        ]
-        if rng.random() < 0.5:
-            steps.reverse()
-        for step in steps:
-            await step()
+        if is_offset_first := rng.random() < 0.5:
+            await incarnation.send_offset(GROUP_ID, place, next_offset)
+            await self._stall()
+        await incarnation.write(outputs)
+        await self._stall()
+        if not is_offset_first:
+            await incarnation.send_offset(GROUP_ID, place, next_offset)
             await self._stall()
         self._position = next_offset
         await self._end()
-
-
-async def committed_offset(client: Client, place: Partition, ledger: Ledger) -> int:
-    """Where the group goes on: retry until no transaction is about to change it."""
-    while True:
-        seen = await fetch_offsets(client, [place], ledger, is_stable=True)
-        if seen is not None:
-            return max(seen[place], 0)
-        await client.pause()
-
-
-async def fetch_offsets(
-    client: Client, places: list[Partition], ledger: Ledger, *, is_stable: bool
-) -> dict[Partition, int] | None:
-    """Ask the coordinator of the group once."""
-    sent_ns = now_ns(client)
-    topic = OffsetFetchRequestTopics(
-        name=places[0][0], partition_indexes=[index for _, index in places]
-    )
-    request = OffsetFetchRequest(
-        groups=[OffsetFetchRequestGroup(group_id=_GROUP_ID, topics=[topic])],
-        require_stable=is_stable,
-    )
-    try:
-        connection = await client.coordinator(GROUP, _GROUP_ID)
-        response = await connection.request(
-            request, OffsetFetchResponse, timeout_ms=TIMEOUT_MS, at_most=9
-        )
-    except BrokerError:
-        client.forget_coordinator(GROUP, _GROUP_ID)
-        return None
-    group = response.groups[0]
-    if group.error_code:
-        client.forget_coordinator(GROUP, _GROUP_ID)
-        return None
-    rows = group.topics[0].partitions
-    if any(row.error_code for row in rows):
-        return None
-    seen: dict[Partition, int] = {}
-    for row in rows:
-        place = places[0][0], row.partition_index
-        seen[place] = row.committed_offset
-        ledger.seen.append(
-            OffsetSeen(
-                _GROUP_ID,
-                place,
-                row.committed_offset,
-                row.metadata or "",
-                sent_ns,
-                now_ns(client),
-                is_stable,
-            )
-        )
-    return seen
-
-
-class GroupWatcher:
-    """Reads the group's offsets again and again, stable and not."""
-
-    def __init__(self, cluster: Cluster, ledger: Ledger) -> None:
-        self.last: dict[Partition, int] = {}  # by the newest stable read
-        self.is_done = False
-        self.is_stopping = False
-        self._is_finishing = False
-        self._cluster = cluster
-        self._ledger = ledger
-        self._client = Client(cluster.loop, cluster.brokers, "watcher")
-
-    def begin(self) -> None:
-        self._cluster.run_client(self._client, self._run())
-
-    def finish(self) -> None:
-        """Nothing changes any more: the next stable read is the last."""
-        self._is_finishing = True
-
-    async def _run(self) -> None:
-        world = self._cluster.world
-        places = [(_IN.name, index) for index in range(_IN.partitions)]
-        while not self.is_stopping:
-            is_last = self._is_finishing
-            is_stable = is_last or world.rng.random() < 0.5
-            seen = await fetch_offsets(self._client, places, self._ledger, is_stable=is_stable)
-            if is_stable and seen is not None:
-                self.last = seen
-                self.is_done = is_last
-            await asyncio.sleep(world.pause_s(_WATCH_S))
