@@ -54,6 +54,7 @@ class Asked:
     def refuse(self, error: BrokerError) -> None:
         if self.future is not None and not self.future.done():
             self.future.set_exception(error)
+            self.future.exception()  # its connection may be gone: no "never retrieved" in the log
 
 
 Replies = list[tuple[Waiting, Any]]
