@@ -4,6 +4,7 @@ Not while all who are in sync fetch from it as of its own epoch: without one of 
 What every in-sync replica must have (acks=all) needs no such rule.
 """
 
+import asyncio
 from typing import Final
 
 from penstock.broker.partition import Partition
@@ -13,6 +14,9 @@ from penstock.model.errors import NotLeader
 from penstock.replication.leader import NEVER_MS
 
 _SESSIONS: Final = 2  # of brokers: in which all must have fetched
+_ROUNDS: Final = 2  # of fetches that confirm a leader
+_CONFIRM_MS: Final = 5_000  # several times the longest wait of a follower's fetch
+_LOOK_S: Final = 0.02
 
 
 def check_contact(partition: Partition, services: Services) -> None:
@@ -31,6 +35,27 @@ def check_contact(partition: Partition, services: Services) -> None:
                 f"{partition}: neither the metadata store nor broker {broker_id} is in reach;"
                 " another broker may lead"
             )
+
+
+async def confirm_leader(partition: Partition, services: Services) -> None:
+    """Return when no other replica led at the time of this call. Raise NotLeader if that does not show.
+
+    Every other in-sync replica must fetch twice in this leader's epoch. The first fetch may have been sent before its
+    sender began to lead; the second is sent after the response to the first.
+    """
+    leadership, clock = partition.leadership, services.clock
+    ends_ms = clock.monotonic_ms() + _CONFIRM_MS
+    for _ in range(_ROUNDS):
+        begun_ms = clock.monotonic_ms()
+        while True:
+            if leadership is None or partition.leadership is not leadership:
+                raise NotLeader(f"{partition} is not led here any more")
+            others = [it for it in leadership.maximal if it != leadership.broker_id]
+            if all(_last_fetch_ms(partition, it) > begun_ms for it in others):
+                break
+            if clock.monotonic_ms() > ends_ms:
+                raise NotLeader(f"{partition}: not all who are in sync follow; another may lead")
+            await asyncio.sleep(_LOOK_S)
 
 
 def _last_fetch_ms(partition: Partition, broker_id: int) -> int:

@@ -1,5 +1,6 @@
 """A leader without the metadata store acknowledges alone only while all who are in sync follow it (B5, B6)."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.partition import Partition
-from penstock.kafka.contact import check_contact
+from penstock.kafka.contact import check_contact, confirm_leader
 from penstock.kafka.context import Context
 from penstock.kafka.handlers import produce
 from penstock.kafka.security import ANONYMOUS
@@ -26,6 +27,7 @@ from tests.unit.storage.logs import batch
 ME, ANN = 1, 2
 EPOCH = 77  # of ANN's session
 TTLS_MS = 2 * 2000  # the default of broker.session.timeout.ms
+_LOOKS_S = 0.05
 FETCH_VERSION, PRODUCE_VERSION = 17, 13
 
 
@@ -146,3 +148,33 @@ def test_only_who_is_cut_off_from_the_store_looks_whether_it_is_followed(
     assert code() == (ErrorCode.NOT_LEADER_OR_FOLLOWER if acks == 1 else after_append)
     engine.replicas.connection_changed(True)
     assert code() == after_append
+
+
+def test_a_leader_is_confirmed_by_the_second_fetch_of_each_follower(
+    engine: Engine, server: Server
+) -> None:
+    partition = led(engine)
+    session_id = fetch(server, partition).session_id
+    confirming = engine.runner.get_loop().create_task(confirm_leader(partition, server.services))
+    for number in (1, 2):
+        engine.runner.run(asyncio.sleep(_LOOKS_S))
+        assert not confirming.done(), "what was sent before says nothing"
+        engine.clock.advance(1)
+        fetch(server, partition, session_id=session_id, session_epoch=number, topics=[])
+    engine.runner.run(asyncio.wait_for(confirming, 5))
+
+
+@pytest.mark.parametrize("is_led_on", [True, False])
+def test_a_leader_that_nobody_follows_is_not_confirmed(
+    engine: Engine, server: Server, is_led_on: bool
+) -> None:
+    partition = led(engine)
+    fetch(server, partition)
+    confirming = engine.runner.get_loop().create_task(confirm_leader(partition, server.services))
+    engine.tick()
+    if is_led_on:
+        engine.clock.advance(60_000)
+    else:
+        partition.lead(ME, PartitionImage(ME, 5, 10, (ME, ANN), (ME, ANN)))
+    with pytest.raises(NotLeader):
+        engine.runner.run(asyncio.wait_for(confirming, 5))

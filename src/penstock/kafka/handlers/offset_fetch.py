@@ -14,9 +14,10 @@ from typing import Final
 
 from penstock.groups import commits
 from penstock.groups.shard import Shard
+from penstock.kafka.contact import confirm_leader
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
-from penstock.model.errors import BrokerError, ErrorCode
+from penstock.model.errors import BrokerError, ErrorCode, NotLeader
 from penstock.model.ids import NO_TOPIC_ID
 from penstock.wire.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -46,10 +47,29 @@ def handle(
     request: OffsetFetchRequest, context: Context
 ) -> OffsetFetchResponse | Awaitable[OffsetFetchResponse]:
     groups = request.groups if context.version >= _BATCHED_FROM else [_as_group(request)]
+    if context.services.replicas.is_cut_off:
+        return _confirmed(groups, request.require_stable, context)
     answers = [_fetch(asked, request.require_stable, context) for asked in groups]
     if any(isinstance(answer, asyncio.Future) for answer in answers):
         return _later(groups, answers, context)
     return _finish([a for a in answers if not isinstance(a, asyncio.Future)], context)
+
+
+async def _confirmed(
+    groups: list[OffsetFetchRequestGroup], require_stable: bool, context: Context
+) -> OffsetFetchResponse:
+    """Without the store another broker may coordinate by now, and have newer offsets (B5)."""
+    answers: list[GroupAnswer] = []
+    for asked in groups:
+        try:
+            partition = context.groups.shard_of(asked.group_id).partition
+            await confirm_leader(partition, context.services)
+            answers.append(_fetch(asked, require_stable, context))
+        except NotLeader:
+            answers.append(_refused(asked, ErrorCode.NOT_COORDINATOR, context.version))
+        except BrokerError as error:
+            answers.append(_refused(asked, error.code, context.version))
+    return await _later(groups, answers, context)
 
 
 async def _later(
