@@ -13,9 +13,10 @@ from typing import Final, NamedTuple
 
 from tests.simulation.catalogue import BY_NAME, CATALOGUE
 from tests.simulation.cpu_limit import TooLong, cpu_limited
-from tests.simulation.histories import run_history
+from tests.simulation.histories import run_history, shape_of
 from tests.simulation.loop import Broken, Stuck
 from tests.simulation.planted.probe import Probe
+from tests.simulation.simulation import Shape
 
 NO_BUG: Final = "(none)"
 _HISTORY_CPU_S: Final = 120  # a bug may keep a broker busy for ever
@@ -45,10 +46,11 @@ def search(bug: str, seeds: range) -> Found:
     begun_s = time.process_time()
     planted = nullcontext(Probe()) if bug == NO_BUG else BY_NAME[bug].plant()
     seed, message, count = None, "", 0
+    area = os.environ.get("AREA", "") if bug == NO_BUG else BY_NAME[bug].area
     with planted as probe:
         for seed_now in seeds:
             count += 1
-            message = _complaint(seed_now)
+            message = _complaint(seed_now, shape_of(seed_now, area))
             if message:
                 seed = seed_now
                 break
@@ -57,11 +59,11 @@ def search(bug: str, seeds: range) -> Found:
     return Found(bug, seed, count, probe.calls, deviations, cpu_s, message)
 
 
-def _complaint(seed: int) -> str:
+def _complaint(seed: int, shape: Shape) -> str:
     """What a history finds wrong; nothing if it is sound."""
     try:
         with cpu_limited(_HISTORY_CPU_S):
-            run_history(seed)
+            run_history(seed, shape=shape)
     except (Broken, Stuck) as error:
         return f"{type(error).__name__}: {error}".splitlines()[0]
     except TooLong:

@@ -33,11 +33,15 @@ SHAPES: Final = (
     *GROUPS,
     *TRANSACTIONS,
 )
+SHAPES_OF: Final = {"transactions": TRANSACTIONS, "groups": GROUPS}  # an area of the catalogue has its own
 
 
-def shape_of(seed: int) -> Shape:
+def shape_of(seed: int, area: str = "") -> Shape:
     """SHAPE=3 takes that one for every seed."""
-    return SHAPES[int(os.environ.get("SHAPE") or seed % len(SHAPES))]
+    if number := os.environ.get("SHAPE"):
+        return SHAPES[int(number)]
+    shapes = SHAPES_OF.get(area, SHAPES)
+    return shapes[seed % len(shapes)]
 
 
 def run_history(

@@ -22,7 +22,7 @@ UNCOMMITTED: Final = 0
 COMMITTED: Final = 1
 _MAX_BYTES: Final = 8192
 _WAIT_MS: Final = 500
-_LULL_WAIT_MS: Final = 1_400
+_LULL_WAIT_MS: Final = 4_000
 
 
 class Fetched(NamedTuple):
@@ -53,7 +53,7 @@ async def fetch(
             isolation_level=isolation,
             topics=[FetchTopic(topic=topic, topic_id=client.topic_ids[topic], partitions=[wanted])],
         )
-        response = await connection.request(request, FetchResponse, timeout_ms=TIMEOUT_MS)
+        response = await connection.request(request, FetchResponse, timeout_ms=wait_ms + TIMEOUT_MS)
     except BrokerError:
         return None
     if response.error_code or not response.responses:

@@ -17,7 +17,7 @@ from tests.simulation.loop import SimLoop
 from tests.support.checker import Partition
 
 GROUP_ID: Final = "g"
-_WATCH_S: Final = 0.4
+_WATCH_S: Final = 0.5
 
 
 async def committed_offset(client: Client, place: Partition, ledger: Ledger) -> int:

@@ -45,7 +45,7 @@ from tests.support.checker import History, Outcome, Partition, Send
 
 Response = TypeVar("Response", bound=Message)
 
-_SEND_LIMIT_S: Final = 6.0  # as delivery.timeout.ms
+_SEND_LIMIT_S: Final = 3.0  # as delivery.timeout.ms
 _MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 _LATER: Final = _MOVED | {
     ErrorCode.CONCURRENT_TRANSACTIONS,

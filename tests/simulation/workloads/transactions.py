@@ -38,7 +38,8 @@ _PRODUCERS: Final = (Transactional("a", 1, 2500), Transactional("b", 2, 2500))
 _TRANSFORMERS: Final = (Transactional("c", 1, 4000), Transactional("d", 2, 4000))  # by partition
 _LIFE_S: Final = 5.0  # mean, of an incarnation
 _KILLED: Final = 0.4  # of all incarnations that are replaced; the others go on as zombies
-_PAUSE_S: Final = 0.15
+_PAUSE_S: Final = 0.25
+_LULL_PAUSES: Final = 3  # for each pause
 _STALLED: Final = 0.06  # of all steps of a transaction
 _STALL_S: Final = (0.5, 4.0)
 _ABORTED: Final = 0.2
@@ -256,9 +257,13 @@ class Life:
                 except MustAbort:
                     self._position = NO_OFFSET
                     await incarnation.abort()
-                await asyncio.sleep(self._world.pause_s(_PAUSE_S))
+                await self._pause()
         except (Fenced, asyncio.CancelledError):
             return
+
+    async def _pause(self) -> None:
+        count = _LULL_PAUSES if self._world.is_lull and not self._incarnation.is_stopping else 1
+        await asyncio.sleep(count * self._world.pause_s(_PAUSE_S))
 
     async def _stall(self) -> None:
         """Now and then for longer than the transaction may last."""
@@ -310,7 +315,6 @@ class Life:
             return
         if not found.records:
             self._position = found.next_offset
-            await asyncio.sleep(self._world.pause_s(_PAUSE_S))
             return
         records = found.records[: rng.randint(1, _INPUTS_MAX)]
         name = incarnation.begin()
