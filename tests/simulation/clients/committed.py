@@ -29,9 +29,18 @@ class Fetched(NamedTuple):
     """Records that a consumer is given, and where it goes on."""
 
     records: list[tuple[int, bytes]]
+    transactional: list["TransactionalBatch"]
     next_offset: int
     stable_offset: int
     high_watermark: int
+
+
+class TransactionalBatch(NamedTuple):
+    """Records of a transaction, or the marker that ends it."""
+
+    producer_id: int
+    offset: int
+    is_marker: bool
 
 
 async def fetch(
@@ -72,6 +81,7 @@ def _given(data: PartitionData, offset: int, isolation: int) -> Fetched:
     )
     ended: set[int] = set()  # producers whose transaction at this point was aborted
     records: list[tuple[int, bytes]] = []
+    transactional: list[TransactionalBatch] = []
     position = offset
     raw = data.records
     if isinstance(raw, memoryview):
@@ -80,6 +90,10 @@ def _given(data: PartitionData, offset: int, isolation: int) -> Fetched:
             position = max(position, header.next_offset)
             while aborted and aborted[-1][0] <= header.last_offset:
                 ended.add(aborted.pop()[1])
+            if header.is_transactional and header.base_offset >= offset:
+                transactional.append(
+                    TransactionalBatch(header.producer_id, header.base_offset, header.is_control)
+                )
             if header.is_control:
                 marker = decode_marker(batch, header)
                 if marker is not None and marker.type is ControlType.ABORT:
@@ -89,7 +103,7 @@ def _given(data: PartitionData, offset: int, isolation: int) -> Fetched:
                 continue
             found = decode_records(batch)
             records += [(it.offset, it.value or b"") for it in found if it.offset >= offset]
-    return Fetched(records, position, data.last_stable_offset, data.high_watermark)
+    return Fetched(records, transactional, position, data.last_stable_offset, data.high_watermark)
 
 
 class IsolatedReader(Client):
@@ -108,6 +122,7 @@ class IsolatedReader(Client):
         self.place = place
         self.position = 0
         self._high_watermark = 0  # the largest that it was told
+        self._open: dict[int, int] = {}  # the high watermark with which each transaction was stable
         self._isolation = isolation
         self._observe = observe
 
@@ -129,7 +144,14 @@ class IsolatedReader(Client):
             raise Broken(f"{self.name}: the last stable offset passes the high watermark: {found}")
         is_newest = found.high_watermark >= self._high_watermark
         self._high_watermark = max(self._high_watermark, found.high_watermark)
-        if self._isolation == COMMITTED and is_newest and found.stable_offset < self.position:
+        if self._isolation != COMMITTED:
+            return
+        if is_newest and found.stable_offset < self.position:
             raise Broken(
                 f"{self.name} at {self.position}: the last stable offset went back: {found}"
             )
+        for batch in found.transactional:
+            if not batch.is_marker:
+                self._open.setdefault(batch.producer_id, found.high_watermark)
+            elif batch.offset >= self._open.pop(batch.producer_id, batch.offset + 1):
+                raise Broken(f"{self.name}: records were stable before their {batch} was committed")
