@@ -23,7 +23,7 @@ from tests.support.checker import History, Partition, Send
 
 _TOPIC: Final = Topic("flight", 1, (("segment.bytes", "4096"),))
 _PRODUCERS: Final = 2  # per partition
-_PAUSE_S: Final = 0.2
+_PAUSE_S: Final = 0.3
 _BATCHES_MAX: Final = 8  # at a time
 _SWAPPED: Final = 0.05  # of neighbours
 _LATE: Final = 0.15  # of all rounds, after which an old request arrives again

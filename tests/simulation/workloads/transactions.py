@@ -38,13 +38,13 @@ _PRODUCERS: Final = (Transactional("a", 1, 2500), Transactional("b", 2, 2500))
 _TRANSFORMERS: Final = (Transactional("c", 1, 4000), Transactional("d", 2, 4000))  # by partition
 _LIFE_S: Final = 5.0  # mean, of an incarnation
 _KILLED: Final = 0.4  # of all incarnations that are replaced; the others go on as zombies
-_PAUSE_S: Final = 0.25
-_LULL_PAUSES: Final = 3  # for each pause
+_PAUSE_S: Final = 0.4
+_LULL_PAUSES: Final = 4  # for each pause
 _STALLED: Final = 0.06  # of all steps of a transaction
 _STALL_S: Final = (0.5, 4.0)
 _ABORTED: Final = 0.2
 _INPUTS_MAX: Final = 6  # of one transaction
-_MOVE_S: Final = 5.0  # mean time between two reassignments
+_MOVE_S: Final = 6.0  # mean time between two reassignments
 _REPLICAS: Final = 3
 _MOVED: Final = (  # partitions that an operator moves; those of coordinators more often
     ("__transaction_state", 0),
