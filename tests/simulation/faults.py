@@ -12,6 +12,7 @@ from tests.simulation.clients.admin import move_partition
 from tests.simulation.clients.client import HOST as CLIENT
 from tests.simulation.clients.client import Client
 from tests.simulation.clocks import jump_ms
+from tests.simulation.coordinator_faults import strand_markers
 from tests.simulation.disk_faults import DiskFaults
 from tests.simulation.machine import Machine
 from tests.simulation.simulation import Shape, Simulation
@@ -246,6 +247,9 @@ class Nemesis:
 
     def _cut(self, pairs: list[tuple[str, str]]) -> tuple[float, Heal]:
         return self._rng.uniform(0.2, 7), self._sim.network.cut(pairs)
+
+    def strand_markers(self) -> tuple[float, Heal] | None:
+        return strand_markers(self._sim)
 
     def stop_store(self) -> tuple[float, Heal] | None:
         core = self._sim.core
