@@ -44,12 +44,18 @@ async def confirm_leader(partition: Partition, services: Services) -> None:
     sender began to lead; the second is sent after the response to the first.
     """
     leadership, clock = partition.leadership, services.clock
+    if leadership is None:
+        return
     ends_ms = clock.monotonic_ms() + _CONFIRM_MS
     for _ in range(_ROUNDS):
         begun_ms = clock.monotonic_ms()
         while True:
-            if leadership is None or partition.leadership is not leadership:
+            if partition.leadership is not leadership:
                 raise NotLeader(f"{partition} is not led here any more")
+            if (
+                not partition.has_enough_in_sync
+            ):  # eligible replicas outside the ISR count (KIP-966)
+                raise NotLeader(f"{partition}: fewer than min.insync.replicas are in sync")
             others = [it for it in leadership.maximal if it != leadership.broker_id]
             if all(_last_fetch_ms(partition, it) > begun_ms for it in others):
                 break

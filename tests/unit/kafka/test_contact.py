@@ -49,8 +49,10 @@ def server(engine: Engine) -> Server:
     return server
 
 
-def led(engine: Engine, isr: tuple[int, ...] = (ME, ANN)) -> Partition:
-    partition = engine.partition(min_insync_replicas=1)
+def led(
+    engine: Engine, isr: tuple[int, ...] = (ME, ANN), *, min_insync_replicas: int = 1
+) -> Partition:
+    partition = engine.partition(min_insync_replicas=min_insync_replicas)
     partition.lead(ME, PartitionImage(ME, 4, 9, (ME, ANN), isr))
     return partition
 
@@ -178,3 +180,14 @@ def test_a_leader_that_nobody_follows_is_not_confirmed(
         partition.lead(ME, PartitionImage(ME, 5, 10, (ME, ANN), (ME, ANN)))
     with pytest.raises(NotLeader):
         engine.runner.run(asyncio.wait_for(confirming, 5))
+
+
+def test_a_leader_with_too_few_in_sync_is_not_confirmed(engine: Engine, server: Server) -> None:
+    """A replica that left the ISR may be elected (KIP-966)."""
+    partition = led(engine, isr=(ME,), min_insync_replicas=2)
+    with pytest.raises(NotLeader, match=r"min\.insync\.replicas"):
+        engine.runner.run(confirm_leader(partition, server.services))
+
+
+def test_a_leader_that_is_alone_in_sync_is_confirmed(engine: Engine, server: Server) -> None:
+    engine.runner.run(confirm_leader(led(engine, isr=(ME,)), server.services))
