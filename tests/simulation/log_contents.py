@@ -25,7 +25,11 @@ def contents(log: Log) -> tuple[Records, Records]:
                 if marker is not None and marker.type is ControlType.ABORT:
                     left_out.update(place for place, _ in ended)
                 continue
-            found = [(record.offset, record.value or b"") for record in decode_records(batch)]
+            found = [
+                (record.offset, record.value or b"")
+                for record in decode_records(batch)
+                if record.offset >= log.start_offset
+            ]
             everything += found
             if header.is_transactional:
                 undecided.setdefault(header.producer_id, []).extend(found)
