@@ -264,9 +264,9 @@ def _check_names(
 
 
 def _check_durable_queue(resource: str, properties: QueueProperties) -> None:
-    if not properties.durable:
-        raise precondition_failed(f"invalid property 'non-durable' for {resource}")
     if properties.auto_delete:
         raise precondition_failed(f"invalid property 'auto-delete' for {resource}")
     if properties.exclusive:
         raise precondition_failed(f"invalid property 'exclusive-owner' for {resource}")
+    if not properties.durable:
+        raise precondition_failed(f"invalid property 'non-durable' for {resource}")
