@@ -126,7 +126,8 @@ class MemoryBroker:
                     return ExchangeBindOk()
                 topology.unbind(binding)
                 return ExchangeUnbindOk()
-        raise _unknown(method)
+            case _:
+                raise _unknown(method)
 
     def _administer_queue(self, vhost: MemoryVhost, session: Session, method: Method) -> Method:
         match method:
@@ -148,7 +149,8 @@ class MemoryBroker:
                 return QueuePurgeOk(vhost.queue(method.queue, session).purge())
             case QueueDelete():
                 return QueueDeleteOk(self._delete_queue(vhost, session, method))
-        raise _unknown(method)
+            case _:
+                raise _unknown(method)
 
     def _declare_queue(
         self, vhost: MemoryVhost, session: Session, method: QueueDeclare

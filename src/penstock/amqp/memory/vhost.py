@@ -149,7 +149,9 @@ class MemoryVhost:
         is_taken = True
         for name in targets:
             queue = self.queues[name]
-            if queue.total_bytes + len(body) > self._limits.max_queue_bytes or not queue.publish(stored, properties.priority, expiration_ms, now_ms):
+            if queue.total_bytes + len(body) > self._limits.max_queue_bytes or not queue.publish(
+                stored, properties.priority, expiration_ms, now_ms
+            ):
                 is_taken = False
         return is_taken
 
