@@ -43,7 +43,6 @@ from penstock.wire.amqp.methods import (
     BasicQos,
     BasicRecover,
     BasicRecoverAsync,
-    BasicRecoverOk,
     BasicReject,
     ConfirmSelect,
     TxCommit,
@@ -213,11 +212,8 @@ class Channel:
                 pass  # the answer to a basic.cancel of ours
             case BasicQos():
                 consuming.set_prefetch(method)
-            case BasicRecover():
-                consuming.recover(requeue=method.requeue)
-                self._context.send(BasicRecoverOk())
-            case BasicRecoverAsync():
-                consuming.recover(requeue=method.requeue)
+            case BasicRecover() | BasicRecoverAsync():
+                consuming.recover(method)
             case _:
                 return False
         return True

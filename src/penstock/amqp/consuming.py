@@ -31,6 +31,9 @@ from penstock.wire.amqp.methods import (
     BasicGetOk,
     BasicQos,
     BasicQosOk,
+    BasicRecover,
+    BasicRecoverAsync,
+    BasicRecoverOk,
 )
 from penstock.wire.amqp.tables import FieldTable
 
@@ -283,10 +286,12 @@ class Consuming:
     def settle(self, tag: int, outcome: Outcome, *, multiple: bool) -> None:
         self._settle(self._unacked.take(tag, tag, multiple=multiple), outcome)
 
-    def recover(self, *, requeue: bool) -> None:
+    def recover(self, method: BasicRecover | BasicRecoverAsync) -> None:
         """Return all unacknowledged deliveries to their queues."""
-        if not requeue:
+        if not method.requeue:
             raise not_implemented("requeue=false")
+        if isinstance(method, BasicRecover):  # before what is delivered again
+            self._context.send(BasicRecoverOk())
         self._apply(self._unacked.take_all(), Outcome.RETURN)
 
     def set_prefetch(self, method: BasicQos) -> None:
