@@ -1,19 +1,26 @@
 """Dead letters: the headers that a message gets when a queue drops it, and cycles of dead-lettering.
 
-The header `x-death` has one table for each pair of queue and reason, the newest first.
+The header `x-death` has one table for each pair of queue and reason, the newest first. It is bounded:
+a message that died in too many queues goes no further.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from penstock.amqp.routing.messages import BCC, CC, RoutedMessage
-from penstock.wire.amqp.properties import decode_properties, encode_properties
+from penstock.wire.amqp.errors import AmqpError
+from penstock.wire.amqp.properties import (
+    check_properties,
+    decode_properties,
+    encode_properties,
+)
 from penstock.wire.amqp.tables import FieldTable, FieldValue
 
-X_DEATH = "x-death"
+X_DEATH: Final = "x-death"
+MAX_DEATHS: Final = 128
 
 
 class DeathReason(StrEnum):
@@ -29,6 +36,7 @@ class DeadLetter(NamedTuple):
     message: RoutedMessage  # addressed to the dead-letter exchange
     reason: DeathReason
     deaths: list[FieldTable]  # the newest first
+    obstacle: str | None  # why it cannot be sent
 
 
 def dead_letter(
@@ -61,8 +69,19 @@ def dead_letter(
     properties.headers = headers
     properties.expiration = None  # or it would expire again at once
     key = message.routing_key if routing_key is None else routing_key
-    sent = RoutedMessage(exchange, key, encode_properties(properties), message.random_number)
-    return DeadLetter(sent, reason, deaths)
+    encoded = encode_properties(properties)
+    sent = RoutedMessage(exchange, key, encoded, message.random_number)
+    return DeadLetter(sent, reason, deaths, _obstacle(deaths, encoded))
+
+
+def _obstacle(deaths: list[FieldTable], properties: bytes) -> str | None:
+    if len(deaths) > MAX_DEATHS:
+        return f"it died {len(deaths)} times for different queues or reasons; limit {MAX_DEATHS}"
+    try:
+        check_properties(properties, 0, len(properties))
+    except AmqpError as error:  # the client's headers left no room for ours
+        return error.text
+    return None
 
 
 def record_death(

@@ -183,6 +183,8 @@ class MemoryVhost:
             routing_key=queue.settings.dead_letter_routing_key,
             now_ms=now_ms,
         )
+        if letter.obstacle is not None:
+            return
         targets = self._route(letter.message)
         allowed = tuple(name for name in targets if not is_cycle(name, letter))
         self._enqueue(allowed, letter.message, message.body, now_ms)
