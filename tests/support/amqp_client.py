@@ -170,8 +170,10 @@ class Client:
     # Receiving ----------------------------------------------------------------------------------------
 
     def take(self) -> list[Effect]:
-        """Perform the effects of the connection."""
+        """Perform the effects of the connection, until there are none."""
         effects = self.connection.drain(self.world.now_ms)
+        while more := self.connection.drain(self.world.now_ms):
+            effects += more
         for effect in effects:
             match effect:
                 case Send():

@@ -97,7 +97,8 @@ class Receiver(Protocol):
 
 
 class Subscriber(Receiver, Protocol):
-    """A consumer. The backend delivers at most `credit` messages to it."""
+    """A consumer. The backend delivers at most `credit` messages to it, in small batches: the credit
+    also ends when too many bytes wait to be sent."""
 
     @property
     def tag(self) -> str: ...

@@ -112,8 +112,16 @@ class Channel:
             self._handle(assembled)
 
     def receive_published(self, published: Published) -> None:
+        """Handle a message that was read at once. The channel must take fast paths."""
         method, properties, body = published
-        self._handle(Assembled(method, Content(properties, body, len(body))))
+        content = Content(properties, body, len(body))
+        if self._waiting or self._is_asking or self._context.link.is_blocked:
+            self._handle(Assembled(method, content))
+            return
+        try:
+            self._publishing.publish(method, content)
+        except AmqpError as error:
+            self._fail(error, BasicPublish)
 
     def receive_acks(self, run: AckRun) -> None:
         first_tag, last_tag, multiple = run
@@ -158,15 +166,14 @@ class Channel:
             return False
         if self._is_asking:
             return True
-        link = self._context.link
-        if (
-            not link.is_blocked
-            or not self._publishing.waits_while_blocked
-            or not isinstance(assembled.method, BasicPublish)
-        ):
-            return False
-        link.hold_publish()
-        return True
+        link, method = self._context.link, assembled.method
+        if isinstance(method, BasicGet):  # or a read full of them would fill the output
+            return not link.is_writable
+        if isinstance(method, BasicPublish) and link.is_blocked:
+            if self._publishing.waits_while_blocked:
+                link.hold_publish()
+            return self._publishing.waits_while_blocked
+        return False
 
     def _step(self, method: Method, content: Content | None) -> None:
         if self.state is ChannelState.OPEN:
@@ -237,6 +244,7 @@ class Channel:
             case ChannelFlow():
                 raise not_implemented("active=false")
             case ChannelClose():
+                self._publishing.send_confirms()
                 self._release()
                 self.state = ChannelState.CLOSED
                 send(ChannelCloseOk())
@@ -293,7 +301,7 @@ class Channel:
     # What the connection tells ------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """Continue after the connection was unblocked or became writable."""
+        """Continue after the connection was unblocked, or can be sent to again."""
         self._handle_waiting()
         if self.state is ChannelState.OPEN:
             self._consuming.wake_all()
@@ -322,12 +330,12 @@ class Channel:
         if self.state is not ChannelState.OPEN:
             return
         class_id, method_id = method.index >> 16, method.index & 0xFFFF
+        self._publishing.send_confirms()
         self._release()
         self.state = ChannelState.CLOSING
         self._context.send(ChannelClose(error.code, error.reply_text, class_id, method_id))
 
     def _release(self) -> None:
-        self._publishing.send_confirms()
         self._consuming.close()
         self._publishing.close()
         self._is_asking = False

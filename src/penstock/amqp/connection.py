@@ -86,7 +86,8 @@ class Connection:
             self.handshake,
             self._fail,
             self._forget_channel,
-            settings.max_unconfirmed_bytes,
+            max_unconfirmed_bytes=settings.max_unconfirmed_bytes,
+            max_output_bytes=settings.max_output_bytes,
         )
         self._is_reading = True
         self._held_since_ms: int | None = None  # a publish while the broker is blocked
@@ -140,13 +141,16 @@ class Connection:
         self._link.send_confirms()
         self._update_reading(now_ms)
         effects = self._output.drain()
+        if self._link.output_taken():
+            self._resume_channels()  # what this adds is for the next turn
         if any(isinstance(effect, Send) for effect in effects):
             self._heartbeats.sent(now_ms)
         return effects
 
     def set_writable(self, is_writable: bool) -> None:
         """Note whether the client reads what is sent. While it does not, nothing is delivered."""
-        was_writable, self._link.is_writable = self._link.is_writable, is_writable
+        was_writable = self._link.is_socket_writable
+        self._link.is_socket_writable = is_writable
         if is_writable and not was_writable:
             self._resume_channels()
 
@@ -367,7 +371,7 @@ class Connection:
             self._held_since_ms = None
         elif self._held_since_ms is None:
             self._held_since_ms = now_ms
-        may_read = self._link.may_read()
+        may_read = self.state is ConnectionState.CLOSING or self._link.may_read()
         if may_read != self._is_reading and self.state is not ConnectionState.CLOSED:
             self._is_reading = may_read
             self._output.add(SetReading(may_read))

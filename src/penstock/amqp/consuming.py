@@ -218,7 +218,9 @@ class Consuming:
         self, consumer: Consumer, writer: DeliveryWriter, deliveries: Sequence[Delivered]
     ) -> None:
         out = self._context.out
+        size_bytes = 0
         for position, message, redelivered in deliveries:
+            size_bytes += len(message.body) + len(message.properties)
             self._last_tag += 1
             if not consumer.no_ack:
                 self._unacked.add(self._last_tag, consumer, position)
@@ -234,7 +236,7 @@ class Consuming:
         if not consumer.no_ack:
             consumer.unacked += len(deliveries)
             self._shared_unacked += len(deliveries)
-        self._context.link.output_added()
+        self._context.link.delivered(size_bytes)
 
     def get(self, method: BasicGet) -> None:
         context = self._context

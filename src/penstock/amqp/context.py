@@ -37,7 +37,11 @@ class Link(Protocol):
 
     @property
     def is_writable(self) -> bool:
-        """True if the client reads what it is sent."""
+        """True if the client reads what it is sent, and not too much waits to be sent."""
+        ...
+
+    def delivered(self, size_bytes: int) -> None:
+        """Count what is to be sent."""
         ...
 
     @property
@@ -121,7 +125,7 @@ class ChannelContext:
     def send_content(self, method: Method, properties: bytes, body: bytes) -> None:
         self.out.append(encode_method(self.number, method))
         self.out += content_frames(self.number, properties, body, self.frame_max_bytes)
-        self.link.output_added()
+        self.link.delivered(len(body))
 
     def authorize(self, permission: Permission, kind: str, name: str) -> None:
         """Raise ACCESS_REFUSED if the user lacks a permission. What was granted is remembered."""

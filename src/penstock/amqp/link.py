@@ -28,9 +28,11 @@ class ConnectionLink:
         handshake: Handshake,
         on_failure: Callable[[AmqpError, type[Method] | None], None],
         on_channel_closed: Callable[[int], None],
+        *,
         max_unconfirmed_bytes: int,
+        max_output_bytes: int,
     ) -> None:
-        self.is_writable = True
+        self.is_socket_writable = True
         self.blocked_reason: str | None = None  # why the broker accepts no messages
         self.has_held_publish = False  # one without confirms, while the broker is blocked
         self._output = output
@@ -38,6 +40,8 @@ class ConnectionLink:
         self._on_failure = on_failure
         self._on_channel_closed = on_channel_closed
         self._max_bytes = max_unconfirmed_bytes
+        self._max_output_bytes = max_output_bytes
+        self._output_bytes = 0  # of messages, since the output was taken
         self._used_bytes = 0
         self._is_full = False
         self._is_block_notified = False
@@ -47,10 +51,24 @@ class ConnectionLink:
     def is_blocked(self) -> bool:
         return self.blocked_reason is not None
 
+    @property
+    def is_writable(self) -> bool:
+        return self.is_socket_writable and self._output_bytes < self._max_output_bytes
+
+    def delivered(self, size_bytes: int) -> None:
+        self._output_bytes += size_bytes
+        self._output.announce()
+
+    def output_taken(self) -> bool:
+        """Return whether deliveries waited for it."""
+        was_full = self._output_bytes >= self._max_output_bytes
+        self._output_bytes = 0
+        return was_full
+
     def may_read(self) -> bool:
         limit = self._max_bytes // _RESUME_PART if self._is_full else self._max_bytes
         self._is_full = self._used_bytes > limit
-        return self.is_writable and not self._is_full and not self.has_held_publish
+        return self.is_socket_writable and not self._is_full and not self.has_held_publish
 
     def published(self, size_bytes: int) -> None:
         self._used_bytes += size_bytes

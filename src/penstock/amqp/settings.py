@@ -33,6 +33,7 @@ class ConnectionSettings(NamedTuple):
     close_timeout_ms: int = 30_000  # for the client's connection.close-ok
     silent_close_delay_ms: int = 1000
     max_unconfirmed_bytes: int = 16 * 1024 * 1024  # past it the connection is not read
+    max_output_bytes: int = 1024 * 1024  # past it nothing is delivered until it is taken
     max_collected_bytes: int = 64 * 1024 * 1024  # of incomplete bodies
     blocked_timeout_ms: int = 60_000  # for publishes without confirms
     channel_limits: ChannelLimits = ChannelLimits()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.amqp.context import ChannelLimits
+from penstock.amqp.effects import Send
 from penstock.amqp.settings import ConnectionSettings
 from penstock.wire.amqp.codec import encode_method
 from penstock.wire.amqp.connection_methods import ChannelClose, ConnectionClose
@@ -252,6 +253,36 @@ def test_nothing_is_delivered_to_a_client_that_does_not_read() -> None:
     client.expect_nothing()
     client.connection.set_writable(True)
     assert len(client.bodies()) == 3
+
+
+def test_a_backlog_is_delivered_in_slices() -> None:
+    world = World(ConnectionSettings(max_output_bytes=10_000))
+    client = world.open()
+    client.declare("q")
+    for _ in range(100):
+        client.publish("q", bytes(1000))
+    client.connection.receive(encode_method(1, BasicConsume(queue="q")), world.now_ms)
+    sizes = []
+    while effects := client.connection.drain(world.now_ms):
+        sizes.append(sum(len(effect.data) for effect in effects if isinstance(effect, Send)))
+    assert sum(sizes) > 100_000
+    assert max(sizes) < 80_000
+    assert ready(world) == 0
+
+
+def test_gets_wait_until_the_output_is_taken() -> None:
+    world = World(ConnectionSettings(max_output_bytes=10_000))
+    client = world.open()
+    client.declare("q")
+    for _ in range(100):
+        client.publish("q", bytes(1000))
+    gets = encode_method(1, BasicGet(queue="q", no_ack=True)) * 100
+    client.connection.receive(gets, world.now_ms)
+    sizes = []
+    while effects := client.connection.drain(world.now_ms):
+        sizes.append(sum(len(effect.data) for effect in effects if isinstance(effect, Send)))
+    assert len(sizes) == 10
+    assert max(sizes) < 12_000
 
 
 # Consumers --------------------------------------------------------------------------------------------

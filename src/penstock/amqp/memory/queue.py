@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.amqp.arguments import QueueProperties
 from penstock.amqp.backend import (
@@ -22,6 +23,8 @@ from penstock.amqp.memory.dispatch import Dispatcher
 from penstock.amqp.overflow import Overflow
 from penstock.amqp.priorities import ReadyOrder
 from penstock.amqp.queue_settings import QueueSettings
+
+MAX_BATCH_BYTES: Final = 64 * 1024  # then the credit is looked at again
 
 
 @dataclass(slots=True, eq=False)
@@ -115,8 +118,7 @@ class MemoryQueue:
         self.expire(now_ms, keep_new=True)
         while (chosen := self.dispatcher.next(len(self._ready))) is not None:
             subscriber, count = chosen
-            deliveries = [self._take(subscriber) for _ in range(count)]
-            subscriber.deliver(deliveries)
+            subscriber.deliver(self._take_batch(subscriber, count))
             self.expire(now_ms, keep_new=True)
         self.expire(now_ms)
 
@@ -126,6 +128,16 @@ class MemoryQueue:
         if not self._ready:
             return None
         return Got(self._take(receiver), len(self._ready))
+
+    def _take_batch(self, receiver: Receiver, count: int) -> list[Delivered]:
+        """Take at most `count` messages, and not much more than the limit of bytes."""
+        deliveries: list[Delivered] = []
+        size_bytes = 0
+        while len(deliveries) < count and size_bytes < MAX_BATCH_BYTES:
+            delivered = self._take(receiver)
+            deliveries.append(delivered)
+            size_bytes += len(delivered.message.body)
+        return deliveries
 
     def _take(self, receiver: Receiver) -> Delivered:
         position = self._ready.pop()
