@@ -28,12 +28,14 @@ from penstock.wire.amqp.methods import BasicPublish
 from penstock.wire.amqp.properties import Properties, encode_properties
 from penstock.wire.amqp.tables import as_table
 from tests.support.amqp_client import Client, World
+from tests.support.amqp_lazy_broker import LazyBroker
 from tests.support.amqp_values import ALL_METHODS
 from tests.support.mutations import mutate
 from tests.support.seed import chosen_seed
 
 SEQUENCES: Final = int(os.environ.get("AMQP_SEQUENCES", "300"))
 STEPS: Final = 60
+SETTINGS: Final = ConnectionSettings(max_unconfirmed_bytes=20_000)
 _NAMES: Final = ["", "q", "r", "x", "amq.fanout", "amq.topic", "amq.rabbitmq.reply-to", "absent"]
 _TABLES: Final[list[dict[str, Any]]] = [
     {},
@@ -152,41 +154,70 @@ def test_random_methods_end_in_a_defined_state(share: int) -> None:
     random = Random(f"{chosen_seed()} methods {share}")
     running = 0
     for _ in range(SEQUENCES // 4):
-        world = World(ConnectionSettings(max_unconfirmed_bytes=20_000))
+        world = World(SETTINGS)
         client = world.open(1, 2)
         for _ in range(STEPS):
-            channel = random.choice([1, 1, 1, 2, 3])
-            open_again(client, channel)
-            step = random.random()
-            if step < 0.05:
-                client.send(ChannelClose(200), channel)
-            elif step < 0.15:
-                world.wait(random.choice([1, 10, 100]), client)
-            elif step < 0.18:
-                client.connection.set_writable(random.random() < 0.7)
-                client.take()
-            elif step < 0.2:
-                client.connection.block("why not")
-                client.connection.unblock()
-                client.take()
-            else:
-                client.send_bytes(random_bytes(random, channel))
-            client.received.clear()
-            check(client)
-            if client.connection.state is not ConnectionState.RUNNING:
-                break
+            random_step(client, random)
         running += client.connection.state is ConnectionState.RUNNING
-        client.send(ConnectionClose(200), 0)
-        assert client.closed is not None
+        end(client)
         check_empty(world)
     assert running, "most sequences must get somewhere"
+
+
+@pytest.mark.parametrize("share", range(4))
+def test_a_backend_may_answer_at_any_time(share: int) -> None:
+    random = Random(f"{chosen_seed()} lazy {share}")
+    running = 0
+    for _ in range(SEQUENCES // 4):
+        world = World(SETTINGS)
+        lazy = LazyBroker(world.broker, random)
+        world.services = world.services._replace(backend=lazy)
+        client = world.open(1, 2)
+        for _ in range(STEPS):
+            random_step(client, random)
+            lazy.work()
+        running += client.connection.state is ConnectionState.RUNNING
+        if random.random() < 0.5:
+            lazy.work(everything=True)
+        end(client)
+        lazy.work(everything=True)
+        check_empty(world)
+        assert client.connection._link._used_bytes == 0
+    assert running, "most sequences must get somewhere"
+
+
+def random_step(client: Client, random: Random) -> None:
+    world = client.world
+    channel = random.choice([1, 1, 1, 2, 3])
+    open_again(client, channel)
+    step = random.random()
+    if step < 0.05:
+        client.send(ChannelClose(200), channel)
+    elif step < 0.15:
+        world.wait(random.choice([1, 10, 100]), client)
+    elif step < 0.18:
+        client.connection.set_writable(random.random() < 0.7)
+        client.take()
+    elif step < 0.2:
+        client.connection.block("why not")
+        client.connection.unblock()
+        client.take()
+    else:
+        client.send_bytes(random_bytes(random, channel))
+    client.received.clear()
+    check(client)
+
+
+def end(client: Client) -> None:
+    client.send(ConnectionClose(200), 0)
+    assert client.closed is not None
 
 
 @pytest.mark.parametrize("share", range(4))
 def test_mutated_bytes_end_in_a_defined_state(share: int) -> None:
     random = Random(f"{chosen_seed()} bytes {share}")
     for _ in range(SEQUENCES // 4):
-        world = World(ConnectionSettings(max_unconfirmed_bytes=20_000))
+        world = World(SETTINGS)
         client = world.open(1, 2)
         for _ in range(10):
             data = b"".join(random_bytes(random, random.choice([1, 2])) for _ in range(3))
