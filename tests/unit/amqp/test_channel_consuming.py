@@ -188,6 +188,17 @@ def test_prefetch_limits_each_consumer() -> None:
     assert deliveries(client) == [("a", 5, b"4", False)]
 
 
+def test_an_ack_of_many_frees_the_prefetch_of_all() -> None:
+    client = filled(World(), 12)
+    set_prefetch(client, 4)
+    consume(client)
+    assert len(client.bodies()) == 4
+    client.send(BasicAck(3, multiple=True))
+    assert len(client.bodies()) == 3
+    client.send(BasicNack(0, multiple=True, requeue=False))
+    assert len(client.bodies()) == 4
+
+
 def test_prefetch_applies_to_consumers_to_come() -> None:
     client = filled(World(), 10)
     set_prefetch(client, 1)

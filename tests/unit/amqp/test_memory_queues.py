@@ -389,6 +389,18 @@ def test_unacknowledged_messages_do_not_count_for_the_length() -> None:
     assert bodies(client, "dead") == [b"0"]
 
 
+def test_a_message_that_returns_counts_for_the_bytes_again() -> None:
+    _, client = with_dead_letters(max_length_bytes=10)
+    client.publish("q", b"0" * 6)
+    client.send(BasicGet(queue="q"))
+    client.next()
+    client.publish("q", b"1" * 6)
+    assert bodies(client, "dead") == []
+    client.send(BasicReject(1, requeue=True))
+    assert bodies(client, "dead") == [b"0" * 6]
+    assert bodies(client, "q") == [b"1" * 6]
+
+
 def test_reasons_of_death() -> None:
     world, client = with_dead_letters()
     client.publish("q", expiration="10")

@@ -273,6 +273,17 @@ def test_auto_delete_exchanges_go_with_their_last_binding() -> None:
     assert "first" not in made.exchanges
 
 
+def test_auto_delete_exchanges_stay_while_a_binding_is_left() -> None:
+    made = topology("q")
+    declare(made, "x", auto_delete=True)
+    for key in ("a", "b"):
+        made.bind(queue_binding("q", "x", key))
+    made.unbind(queue_binding("q", "x", "a"))
+    assert route(made, "x", "b") == ["q"]
+    made.unbind(queue_binding("q", "x", "b"))
+    assert "x" not in made.exchanges
+
+
 def test_an_auto_delete_exchange_that_was_never_bound_stays() -> None:
     made = topology()
     declare(made, "x", auto_delete=True)
