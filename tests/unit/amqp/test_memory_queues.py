@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.amqp.policies import ApplyTo, Policy, PolicySet
+from penstock.amqp.redelivery import with_delivery_counts
 from penstock.wire.amqp.connection_methods import ChannelClose
 from penstock.wire.amqp.errors import ReplyCode
 from penstock.wire.amqp.methods import (
@@ -37,6 +38,7 @@ from penstock.wire.amqp.methods import (
     QueueUnbind,
     QueueUnbindOk,
 )
+from penstock.wire.amqp.properties import Properties, encode_properties
 from penstock.wire.amqp.tables import as_plain, as_table
 from tests.support.amqp_client import Client, World
 from tests.unit.amqp.test_channel_consuming import consume, deliveries
@@ -430,6 +432,33 @@ def test_the_delivery_limit() -> None:
         client.send(BasicReject(received.delivery_tag, requeue=True))
     assert ready(world, "limited") == 0
     assert death(client)["reason"] == "delivery_limit"
+
+
+def test_quorum_queues_tell_how_often_a_message_was_delivered() -> None:
+    client = World().open()
+    client.declare("q", {"x-queue-type": "quorum"}, durable=True)
+    client.publish("q", headers={"a": 1})
+    seen = []
+    for method in (BasicReject, BasicNack, BasicNack):
+        client.send(BasicGet(queue="q"))
+        received = client.next()
+        assert isinstance(received.method, BasicGetOk)
+        assert received.properties is not None
+        assert received.properties.headers is not None
+        headers = {name: as_plain(value) for name, value in received.properties.headers.items()}
+        assert headers.pop("a") == 1
+        seen.append(headers)
+        client.send(method(received.method.delivery_tag, requeue=True))
+    assert seen == [
+        {},
+        {"x-delivery-count": 1, "x-acquired-count": 1},
+        {"x-delivery-count": 1, "x-acquired-count": 2},
+    ]
+
+
+def test_counts_are_left_out_where_the_headers_have_no_room() -> None:
+    properties = encode_properties(Properties(headers=as_table({str(n): n for n in range(10_000)})))
+    assert with_delivery_counts(properties, failed=1, acquired=2) == properties
 
 
 def test_nacks_do_not_count_for_the_delivery_limit() -> None:

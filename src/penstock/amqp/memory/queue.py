@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.amqp.arguments import QueueProperties
+from penstock.amqp.arguments import QueueProperties, QueueType
 from penstock.amqp.backend import (
     Delivered,
     Got,
@@ -23,6 +23,7 @@ from penstock.amqp.memory.dispatch import Dispatcher
 from penstock.amqp.overflow import Overflow
 from penstock.amqp.priorities import ReadyOrder
 from penstock.amqp.queue_settings import QueueSettings
+from penstock.amqp.redelivery import with_delivery_counts
 
 MAX_BATCH_BYTES: Final = 64 * 1024  # then the credit is looked at again
 
@@ -36,6 +37,7 @@ class Stored:
     enqueued_ms: int
     ttl_ms: int | None
     failed: int = 0
+    acquired: int = 0
     redelivered: bool = False
     holder: Receiver | None = None  # None: ready
 
@@ -147,7 +149,18 @@ class MemoryQueue:
             self._forget(position)
         else:
             stored.holder = receiver
-        return Delivered(position, stored.message, stored.redelivered)
+        return Delivered(position, self._counted(stored), stored.redelivered)
+
+    def _counted(self, stored: Stored) -> Message:
+        """Return the message, in a quorum queue with the counts of earlier deliveries."""
+        message, earlier = stored.message, stored.acquired
+        stored.acquired += 1
+        if not earlier or self.settings.type is not QueueType.QUORUM:
+            return message
+        properties = with_delivery_counts(
+            message.properties, failed=stored.failed, acquired=earlier
+        )
+        return message._replace(properties=properties)
 
     # Settling -----------------------------------------------------------------------------------------
 
