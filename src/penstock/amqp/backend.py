@@ -172,7 +172,9 @@ class QueueClient(Protocol):
         """Raise AmqpError if a client cannot publish to this exchange."""
         ...
 
-    def publish(self, session: Session, publication: Publication) -> None: ...
+    def publish(self, session: Session, publication: Publication) -> None:
+        """Publish, and tell the publisher what became of it. Raises AmqpError for too many queues."""
+        ...
 
     def commit(
         self,

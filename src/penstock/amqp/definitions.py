@@ -193,13 +193,17 @@ def _read_kept(sections: Mapping[str, Any], read: Definitions, vhost: str | None
 def _skip_reserved(read: Definitions) -> None:
     """Leave out what every virtual host has, and names that nobody may declare."""
     for exchange in list(read.exchanges):
-        if not exchange.name or exchange.name.startswith(RESERVED_PREFIX):
+        if _is_reserved(exchange.name):
             read.exchanges.remove(exchange)
             read.skipped.append(f"exchange '{exchange.name}' in vhost '{exchange.vhost}': reserved")
     for queue in list(read.queues):
         if queue.name.startswith(RESERVED_PREFIX):
             read.queues.remove(queue)
             read.skipped.append(f"queue '{queue.name}' in vhost '{queue.vhost}': reserved")
+
+
+def _is_reserved(exchange: str) -> bool:
+    return not exchange or exchange.startswith(RESERVED_PREFIX)
 
 
 def _check_vhosts(read: Definitions, vhost: str | None) -> None:
@@ -246,7 +250,10 @@ def _field_value(value: Any) -> FieldValue:
 
 
 def export_definitions(definitions: Definitions, *, version: str) -> dict[str, Any]:
-    """Return JSON that RabbitMQ imports too. The order does not depend on how it was declared."""
+    """Return JSON that RabbitMQ imports too. The order does not depend on how it was declared.
+
+    Left out is what every virtual host has, and what goes with its connection.
+    """
     document: dict[str, Any] = {
         "rabbit_version": version,
         "rabbitmq_version": version,
@@ -269,8 +276,12 @@ def export_definitions(definitions: Definitions, *, version: str) -> dict[str, A
         for vhost, policy in definitions.operator_policies
     ]
     document["vhosts"] = [_vhost(each) for each in sorted(definitions.vhosts, key=_vhost_name)]
-    document["exchanges"] = _sorted(_exchange(each) for each in definitions.exchanges)
-    document["queues"] = _sorted(_queue(each) for each in definitions.queues)
+    document["exchanges"] = _sorted(
+        _exchange(each) for each in definitions.exchanges if not _is_reserved(each.name)
+    )
+    document["queues"] = _sorted(
+        _queue(each) for each in definitions.queues if not each.properties.exclusive
+    )
     document["bindings"] = _sorted(_binding(each) for each in definitions.bindings)
     document["policies"] = _sorted(_policy(*each) for each in definitions.policies)
     return document

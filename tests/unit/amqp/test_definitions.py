@@ -10,15 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.amqp.arguments import QueueType
+from penstock.amqp.arguments import QueueProperties, QueueType
 from penstock.amqp.definition_fields import InvalidDefinitions
 from penstock.amqp.definitions import (
+    Definitions,
+    ExchangeDefinition,
+    QueueDefinition,
     export_definitions,
     import_definitions,
     plain_arguments,
     read_arguments,
 )
 from penstock.amqp.routing.bindings import exchange_named, queue_named
+from penstock.amqp.routing.exchange import ExchangeProperties
 from penstock.wire.amqp.tables import Scaled
 
 # as rabbitmqctl export_definitions of version 3.13 and 4.x writes it
@@ -148,6 +152,22 @@ def test_what_is_exported_reads_the_same() -> None:
         "auto_delete": False,
         "arguments": {"x-queue-type": "quorum", "x-delivery-limit": 5},
     }
+
+
+def test_reserved_exchanges_and_exclusive_queues_are_not_exported() -> None:
+    definitions = Definitions(
+        exchanges=[
+            ExchangeDefinition("/", name, ExchangeProperties("direct"))
+            for name in ("", "amq.direct", "x")
+        ],
+        queues=[
+            QueueDefinition("/", "mine", QueueProperties(exclusive=True)),
+            QueueDefinition("/", "q", QueueProperties()),
+        ],
+    )
+    document = export_definitions(definitions, version="1.0")
+    assert [entry["name"] for entry in document["exchanges"]] == ["x"]
+    assert [entry["name"] for entry in document["queues"]] == ["q"]
 
 
 def test_definitions_of_one_vhost_need_not_name_it() -> None:

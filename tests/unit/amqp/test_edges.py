@@ -37,8 +37,13 @@ from penstock.wire.amqp.methods import (
     BasicGet,
     BasicNack,
     ConfirmSelect,
+    QueueBind,
+    QueueBindOk,
     QueueDeclare,
     QueueDeclareOk,
+    TxCommit,
+    TxSelect,
+    TxSelectOk,
 )
 from penstock.wire.amqp.tables import as_table
 from tests.support.amqp_client import World
@@ -177,6 +182,29 @@ def test_queues_in_memory_are_limited() -> None:
     client.expect(BasicNack)
     client.send(QueueDeclare(queue="r"))
     assert client.expect(ConnectionClose, 0).reply_code == 506
+
+
+def test_a_message_for_too_many_queues_ends_the_connection_only_of_its_publisher() -> None:
+    world = World()
+    limits = MemoryLimits(topology=TopologyLimits(max_targets=1))
+    broker = MemoryBroker(lambda: world.now_ms, limits)
+    world.services = world.services._replace(backend=broker)
+    client, other = world.open(), world.open()
+    for queue in ("a", "b"):
+        client.declare(queue)
+        client.send(QueueBind(queue=queue, exchange="amq.fanout"))
+        client.expect(QueueBindOk)
+    client.declare("q", {"x-message-ttl": 10, "x-dead-letter-exchange": "amq.fanout"})
+    client.publish("q")
+    world.now_ms += 10
+    broker.advance()  # the dead letter is dropped
+    client.send(TxSelect())
+    client.expect(TxSelectOk)
+    client.publish("", exchange="amq.fanout")
+    client.send(TxCommit())
+    assert client.expect(ConnectionClose, 0).reply_code == 506
+    other.publish("", exchange="amq.fanout")
+    assert other.expect(ConnectionClose, 0).reply_code == 506
 
 
 def test_a_publish_to_several_queues_is_nacked_if_one_rejects_it() -> None:

@@ -209,12 +209,16 @@ class MemoryBroker:
         reply: Reply[None],
     ) -> None:
         vhost = self.vhosts[session.vhost]
-        is_taken = True
+        answer: AmqpError | None = None
         for publication in publications:
-            is_taken = vhost.publish(publication, self._now_ms()) and is_taken
+            try:
+                if not vhost.publish(publication, self._now_ms()):
+                    answer = answer or precondition_failed("partial tx completion")
+            except AmqpError as error:
+                answer = error
         for settlement in settlements:
             self.settle(settlement)
-        reply(None if is_taken else precondition_failed("partial tx completion"))
+        reply(answer)
 
     # Receiving ----------------------------------------------------------------------------------------
 

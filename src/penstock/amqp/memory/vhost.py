@@ -22,12 +22,14 @@ from penstock.amqp.memory.queue import MemoryQueue, Stored
 from penstock.amqp.policies import PolicySet
 from penstock.amqp.queue_settings import resolve_settings
 from penstock.amqp.routing.messages import RoutedMessage
-from penstock.amqp.routing.topology import Topology
+from penstock.amqp.routing.topology import Topology, TopologyLimits
+from penstock.wire.amqp.errors import AmqpError
 
 
 class MemoryLimits(NamedTuple):
     max_queues: int = 50_000
     max_queue_bytes: int = 64 * 1024 * 1024
+    topology: TopologyLimits = TopologyLimits()
 
 
 class _Dead(NamedTuple):
@@ -41,7 +43,7 @@ class MemoryVhost:
 
     def __init__(self, name: str, limits: MemoryLimits) -> None:
         self.name = name
-        self.topology = Topology(name)
+        self.topology = Topology(name, limits.topology)
         self.queues: dict[str, MemoryQueue] = {}
         self.replies: dict[str, Subscriber] = {}  # consumers of direct replies
         self.policies = PolicySet()
@@ -129,6 +131,13 @@ class MemoryVhost:
             return ()
         return self.topology.route(message)
 
+    def _route_or_drop(self, message: RoutedMessage) -> tuple[str, ...]:
+        """The same for a message whose publisher waits no longer: nobody gets an error."""
+        try:
+            return self._route(message)
+        except AmqpError:
+            return ()
+
     def _reply(self, message: RoutedMessage, body: bytes) -> bool:
         subscriber = self.replies.get(message.routing_key)
         if subscriber is None:
@@ -142,15 +151,14 @@ class MemoryVhost:
     ) -> bool:
         if not targets:
             return True
-        properties = message.properties
-        text = properties.expiration
+        priority, text = message.priority_and_expiration()
         expiration_ms = None if text is None else parse_expiration(text)
         stored = Message(message.exchange, message.routing_key, message.without_bcc(), body)
         is_taken = True
         for name in targets:
             queue = self.queues[name]
             if queue.total_bytes + len(body) > self._limits.max_queue_bytes or not queue.publish(
-                stored, properties.priority, expiration_ms, now_ms
+                stored, priority, expiration_ms, now_ms
             ):
                 is_taken = False
         return is_taken
@@ -185,7 +193,7 @@ class MemoryVhost:
         )
         if letter.obstacle is not None:
             return
-        targets = self._route(letter.message)
+        targets = self._route_or_drop(letter.message)
         allowed = tuple(name for name in targets if not is_cycle(name, letter))
         self._enqueue(allowed, letter.message, message.body, now_ms)
 
@@ -195,7 +203,7 @@ class MemoryVhost:
         """Forward what is due, drop what expired, delete queues that nobody used."""
         while self._delayed and self._delayed[0][0] <= now_ms:
             _, _, message, body = heappop(self._delayed)
-            self._enqueue(self._route(message), message, body, now_ms)
+            self._enqueue(self._route_or_drop(message), message, body, now_ms)
         for queue in list(self.queues.values()):
             queue.dispatch(now_ms)
             expires_ms = queue.settings.expires_ms

@@ -12,6 +12,7 @@ from penstock.wire.amqp.tables import FieldTable
 CC, BCC = "CC", "BCC"
 _CC_NAME: Final = b"\x02CC"  # as a table names it; cheap to search for, rarely there
 _BCC_NAME: Final = b"\x03BCC"
+_PRIORITY_OR_EXPIRATION: Final = 1 << 11 | 1 << 8  # among the flags of the properties
 _LONG_NUMBERS: Final = frozenset("bBsuIil")
 _MAX_DELAY_MS: Final = (1 << 63) - 1
 
@@ -59,6 +60,12 @@ class RoutedMessage:
         if not self.has_extra_keys:
             return [self.routing_key]
         return [self.routing_key, *extra_keys(self.headers, CC)]
+
+    def priority_and_expiration(self) -> tuple[int | None, str | None]:
+        """Return both properties. They are decoded only if one of them is there."""
+        if not (self.properties_bytes[0] << 8) & _PRIORITY_OR_EXPIRATION:
+            return None, None
+        return self.properties.priority, self.properties.expiration
 
     def without_bcc(self) -> bytes:
         """Return the properties that receivers see: without the BCC header."""
