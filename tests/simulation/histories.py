@@ -33,7 +33,10 @@ SHAPES: Final = (
     *GROUPS,
     *TRANSACTIONS,
 )
-SHAPES_OF: Final = {"transactions": TRANSACTIONS, "groups": GROUPS}  # an area of the catalogue has its own
+SHAPES_OF: Final = {
+    "transactions": TRANSACTIONS,
+    "groups": GROUPS,
+}  # an area of the catalogue has its own
 
 
 def shape_of(seed: int, area: str = "") -> Shape:
