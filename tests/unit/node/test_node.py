@@ -574,6 +574,43 @@ def test_after_a_fault_of_the_disk_the_end_is_not_clean(home: Path) -> None:
     assert ending(home) is not Ending.CLEAN
 
 
+@pytest.mark.parametrize("error", [OutOfResources, DiskFull])
+@pytest.mark.parametrize("name", ["note_broker_epoch", "note_registered"])
+def test_a_session_is_written_down_when_a_shortage_has_passed(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    error: type[Exception],
+) -> None:
+    monkeypatch.setattr(node_module, "_NOTE_AGAIN_S", 0.0)
+    written: list[int] = []
+    is_written = asyncio.Event()
+    note = getattr(DataDirectory, name)
+
+    def short(directory: DataDirectory, epoch: int | None) -> None:
+        if epoch is not None:
+            written.append(epoch)
+            if len(written) == 1:
+                raise error("nothing is left")
+            is_written.set()
+        note(directory, epoch)
+
+    node = new_node(home)
+
+    async def life() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(DataDirectory, name, short)
+            await node.start()
+            await is_written.wait()
+        await node.stop()
+
+    run(life())
+    assert written[0] == written[1] > 0
+    assert "listener-failed" not in caplog.text
+    assert ending(home) is Ending.CLEAN
+
+
 @pytest.mark.parametrize("error", [StorageFault, DiskFull])
 def test_a_log_that_cannot_be_closed_well_is_said_so_and_checked_at_the_next_start(
     home: Path,
