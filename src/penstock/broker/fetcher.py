@@ -318,11 +318,9 @@ class Fetcher:
         partition = followed.partition
         try:
             log = partition.log
-        except BrokerError:
-            if (
-                partition.failure is None
-            ):  # no descriptor to open it now; else it has said so itself
-                self._loop.call_later(_LONGEST_RETRY_S, self.ask_for, partition)
+        except BrokerError:  # it has said so itself
+            if partition.failure is None:  # no descriptor or no room to open it: that passes
+                self._ask_later(followed)
             return None
         if partition.fetch_offset < log.next_offset:  # until what is here is durable
             self._leave_session(followed)  # or the same records come again, and again

@@ -326,3 +326,22 @@ def test_the_epochs_of_a_session_begin_again_after_the_last_one(
     for _ in range(3):
         leader.answer()
     assert [it.session_epoch for it in leader.asked] == [0, 1, (1 << 31) - 1, 1, 2]
+
+
+def test_a_log_that_no_descriptor_is_left_for_is_fetched_once_there_is_one(
+    engine: Engine, leader: Leader, fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetcher_module, "_RETRY_S", 0.0)
+    (target,) = followed(engine, 1)
+    open_log, calls = engine.replicas.open_log, []
+
+    def short(partition: Partition) -> Log:
+        calls.append(partition)
+        if len(calls) == 1:
+            raise OutOfResources("no descriptor is left")
+        return open_log(partition)
+
+    monkeypatch.setattr(engine.replicas, "open_log", short)
+    begin(engine, fetcher, [target])
+    engine.tick()
+    assert positions(leader.asked[-1]) == [(0, EPOCH)]
