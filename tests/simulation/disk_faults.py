@@ -93,14 +93,15 @@ class DiskFaults:
         return self._rng.uniform(1, 8), lambda: self._mend(machine)
 
     def _failed(self, machine: Machine) -> None:
-        """The broker must find out, and stop. While it starts, it gives up only the log that it cannot read."""
+        """The broker must find out, and stop. While it opens a log, it gives up only that one."""
         self._world.note(f"{machine.host}: its disk has failed")
         run = machine.runs
         if not machine.is_up:
             return
 
         def check() -> None:
-            if machine.runs == run and machine.is_up and not machine.is_offline:
+            has_noticed = machine.is_offline or any(it.failure for it in machine.partitions)
+            if machine.runs == run and machine.is_up and not has_noticed:
                 self._world.failures.append(f"{machine.host} goes on with a disk that has failed")
 
         self._world.call_later(_NOTICED_S, check)

@@ -5,25 +5,27 @@ time, and again only when all replicas are in sync: that is what the design prom
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from tests.simulation.call_faults import CallFaults
-from tests.simulation.clients.admin import move_partition
 from tests.simulation.clients.client import HOST as CLIENT
-from tests.simulation.clients.client import Client
 from tests.simulation.clocks import jump_ms
 from tests.simulation.coordinator_faults import strand_markers
 from tests.simulation.disk_faults import DiskFaults
 from tests.simulation.machine import Machine
+from tests.simulation.operations import Operations
 from tests.simulation.simulation import Shape, Simulation
 from tests.simulation.store import HOST as STORE
+from tests.simulation.store_faults import StoreFaults
 
 _TWO_AT_ONCE: Final = 0.35
 _MOST: Final = 3  # at a time
 _STORM_S: Final = (4.0, 14.0)
 _LULL_S: Final = (12.0, 60.0)
 _CALM_BEFORE_LULL_S: Final = 3.0  # clients still do much while the last faults end
-_REPLICAS: Final = 3
+_AT_ONCE: Final = 0.12  # of the faults: another begins in the moment in which they end
+_SLOW_S: Final = (0.02, 0.1, 0.4)  # longer than most, and than some time limits of the brokers
 
 Heal = Callable[[], None]
 
@@ -38,8 +40,12 @@ class Nemesis:
         self._dark: Machine | None = None  # lost power, and not everything is in sync since
         self._ends_s = 0.0
         self._storm_ends_s = float("inf")
-        self._disks = disks = DiskFaults(sim.world, self._someone, self._may_fail)
+        disks = DiskFaults(sim.world, self._someone, self._may_fail)
         calls = CallFaults(sim.world, self._someone, self._may_fail)
+        store = StoreFaults(
+            sim.core, list(sim.machines.values()), self._someone, lambda: sim.controller
+        )
+        operations = Operations(sim)
         self.kinds: list[Callable[[], tuple[float, Heal] | None]] = [
             self.crash,
             self.crash,
@@ -56,6 +62,18 @@ class Nemesis:
             self.restart,
             self.crash_all,
             self.clock_jump,
+            self.slow_network,
+            self.slow_network,
+            store.trouble_store,
+            store.trouble_store,
+            store.delay_watch,
+            store.forget_changes,
+            operations.move,
+            operations.move,
+            operations.move_all,
+            operations.move_and_cancel,
+            operations.elect_preferred,
+            operations.change_min_isr,
             disks.fill_disk,
             disks.lack_descriptors,
             disks.fail_disk,
@@ -67,13 +85,15 @@ class Nemesis:
             calls.crash_in_cut,
             calls.lose_power_at_call,
         ]
-        if len(sim.machines) > _REPLICAS:
-            self.kinds += [self.move, self.move]
+        if sim.lossy_topics:
+            self.kinds += [operations.elect_unclean, self.lose_leader_of_lossy_topic]
         if _is_synced(sim.shape):
             self.kinds.append(self.lose_power_everywhere)
         if only:
-            named = {kind.__name__: kind for kind in self.kinds}
-            self.kinds = [named.get(name) or getattr(self, name) for name in only]
+            owners = (self, disks, calls, store, operations)
+            self.kinds = [
+                next(getattr(it, name) for it in owners if hasattr(it, name)) for name in only
+            ]
 
     def unleash(self, seconds: float, *, lulls: bool = False) -> None:
         """Inject faults for so long, then heal all. With `lulls`, faults and load come in storms:
@@ -131,12 +151,16 @@ class Nemesis:
 
     def _heal(self, number: int) -> None:
         heal = self._healing.pop(number, None)
-        if heal is not None:
-            heal()
+        if heal is None:
+            return
+        heal()
+        if self._rng.random() < _AT_ONCE and self._sim.world.now_s < self._ends_s:
+            self._begin()
 
     def heal_all(self) -> None:
-        for number in list(self._healing):
-            self._heal(number)
+        healing, self._healing = self._healing, {}
+        for heal in healing.values():
+            heal()
 
     # Who is hit ----------------------------------------------------------------------------------
 
@@ -210,6 +234,37 @@ class Nemesis:
             self._dark = None
         return self._dark is None
 
+    def lose_leader_of_lossy_topic(self) -> tuple[float, Heal] | None:
+        """The replicas of a partition whose records may be lost crash, the leader last, and come back before it does."""
+        sim, rng = self._sim, self._rng
+        lossy = [it for it in sim.invariants.places if it[0] in sim.lossy_topics]
+        if not lossy:
+            return None
+        state = sim.invariants.state(*rng.choice(lossy))
+        if state.leader < 0:
+            return None
+        leader = sim.machines[state.leader]
+        others = [sim.machines[it] for it in state.replicas if it != state.leader]
+        alone_s, away_s = rng.uniform(0.1, 3), rng.uniform(0.05, 1.5)
+        pending = [(alone_s, leader.crash)]
+        pending += [(alone_s + away_s + rng.uniform(0, 2), it.boot) for it in others]
+        is_over = False
+
+        def unless_over(event: Callable[[], None]) -> None:
+            if not is_over:
+                event()
+
+        def heal() -> None:
+            nonlocal is_over
+            is_over = True
+            self._boot_all([*others, leader])
+
+        for machine in others:
+            machine.crash()
+        for after_s, event in pending:
+            sim.world.call_later(after_s, partial(unless_over, event))
+        return alone_s + away_s + rng.uniform(1, 6), heal
+
     def pause(self) -> tuple[float, Heal] | None:
         loop = self._someone().loop
         if loop is None:
@@ -278,14 +333,18 @@ class Nemesis:
             return 0.0, lambda: None
         return self._rng.uniform(0.2, 20), lambda: clock.jump(-by_ms)
 
-    def move(self) -> tuple[float, Heal] | None:
-        """No fault, but what an operator may do at any time: a partition goes to other brokers."""
+    def slow_network(self) -> tuple[float, Heal] | None:
+        """What one machine sends to some others takes longer; the way back does not."""
         sim, rng = self._sim, self._rng
-        topic, index = rng.choice(sim.places)
-        replicas = rng.sample(list(sim.machines), _REPLICAS)
-        client = Client(sim.loop, list(sim.machines), "operator")
-        sim.loop.spawn(move_partition(client, topic, index, replicas), "move")
-        return 0.0, lambda: None
+        if sim.network.slow_s:
+            return None
+        hosts = [CLIENT, *(it.host for it in sim.machines.values())]
+        source = rng.choice((CLIENT, self._someone().host))
+        slow_s = rng.choice(_SLOW_S)
+        for target in hosts:
+            if target != source and rng.random() < 0.7:
+                sim.network.slow_s[source, target] = slow_s
+        return rng.uniform(0.3, 6), sim.network.slow_s.clear
 
 
 def _is_synced(shape: Shape) -> bool:

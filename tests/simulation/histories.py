@@ -32,6 +32,7 @@ SHAPES: Final = (
     Shape(partitions=1, workloads=("keyed", "retained"), settings=CLEANING),
     *GROUPS,
     *TRANSACTIONS,
+    Shape(partitions=1, workloads=("lossy", "topics")),
 )
 SHAPES_OF: Final = {
     "transactions": TRANSACTIONS,

@@ -71,7 +71,8 @@ class Invariants:
         self._batches: dict[tuple[Place, int, int], Batch] = {}
         self._ghosts: dict[tuple[int, Place], Ghost] = {}
         self._names: dict[bytes, str] = {}  # of topics, by id
-        self._deleted: set[Place] = set()
+        self._deleted: set[bytes] = set()  # topics, by id
+        self._lossy: set[bytes] = set()  # topics that may have unclean elections
         for machine in machines.values():
             machine.on_power_loss = lambda machine=machine: self._power_lost(machine)  # type: ignore[misc]
             machine.on_crash = lambda machine=machine: self.mirrors.tear(machine.directory)  # type: ignore[misc]
@@ -99,6 +100,8 @@ class Invariants:
 
     def _check(self, machine: Machine, partition: Partition, log: Log) -> None:
         place = partition.topic.id, partition.index
+        if place[0] in self._deleted:
+            return
         key = machine.broker_id, machine.runs, place
         state = State(
             partition.is_leader,
@@ -107,6 +110,8 @@ class Invariants:
             log.next_offset,
             log.start_offset,
         )
+        if partition.is_stopped and not partition.topic.config.unclean_leader_election_enable:
+            self.fail(f"F3: {machine.host} {partition} lacks a leader that has what is committed")
         before = self._seen.get(key)
         if state == before:
             return
@@ -117,6 +122,10 @@ class Invariants:
                 self._check_isr(place)
         where = f"{machine.host} {partition}"
         self._check_state(where, state, before)
+        if partition.topic.config.unclean_leader_election_enable:
+            self._lossy.add(place[0])
+            self._check_reign(where, state, before)
+            return
         committed = self.committed.setdefault(place, [])
         if not state.is_leader:
             if before is not None and before.is_leader and place in self._min_isr:
@@ -125,10 +134,7 @@ class Invariants:
             elif state.high_watermark > _end(committed):
                 self.fail(f"I6: {where} shows {state.high_watermark} of {_end(committed)}")
             return
-        if before is not None and before.is_leader and before.epoch == state.epoch:
-            if state.high_watermark < before.high_watermark:
-                self.fail(f"I9: {where}: {before.high_watermark} -> {state.high_watermark}")
-        elif self._leads(machine, place, state.epoch):
+        if not self._check_reign(where, state, before) and self._leads(machine, place, state.epoch):
             self._check_complete(where, self.mirrors.of(log), committed)
         if before is None or state.high_watermark != before.high_watermark:
             self._min_isr[place] = partition.min_isr
@@ -140,6 +146,16 @@ class Invariants:
             self.fail(f"I10: {where}: {state.start} <= {state.high_watermark} <= {state.end}")
         if before is not None and state.epoch < before.epoch:
             self.fail(f"I4: {where} went back from epoch {before.epoch} to {state.epoch}")
+
+    def _check_reign(self, where: str, state: State, before: State | None) -> bool:
+        """Whether it leads on as before. Then the high watermark only grows."""
+        if before is None or not (state.is_leader and before.is_leader):
+            return False
+        if before.epoch != state.epoch:
+            return False
+        if state.high_watermark < before.high_watermark:
+            self.fail(f"I9: {where}: {before.high_watermark} -> {state.high_watermark}")
+        return True
 
     def _leads(self, machine: Machine, place: Place, epoch: int) -> bool:
         known = self.states.get(place)
@@ -252,22 +268,24 @@ class Invariants:
         if decided and not fenced:
             self.fail(f"I7: {decided} were written without the controller's office")
         for change in changes:
-            if change.entry is not None and change.key.startswith("t/"):
+            if change.key.startswith("dead/") and change.entry is not None:
+                self._topic_deleted(bytes(parse_topic_id(change.key[5:])))
+            elif change.entry is not None and change.key.startswith("t/"):
                 topic_id = parse_topic_id(decode(change.key, change.entry.value)["id"])
                 self._names[bytes(topic_id)] = change.key[2:]
         for change in changes:
             if change.entry is None:
-                if change.key.startswith("p/"):
-                    self._chunk_deleted(change.key)
-            elif change.key.startswith("p/"):
+                continue
+            if change.key.startswith("p/"):
                 self._chunk_changed(change.key, change.entry.value)
             elif change.key.startswith("reg/"):
                 self._registration_changed(int(change.key[4:]), change.key, change.entry.value)
 
-    def _chunk_deleted(self, key: str) -> None:
-        _, topic_id, _ = key.split("/")
-        gone = bytes(parse_topic_id(topic_id))
-        self._deleted.update(place for place in self.states if place[0] == gone)
+    def _topic_deleted(self, topic_id: bytes) -> None:
+        self._deleted.add(topic_id)
+        for place in [it for it in self.states if it[0] == topic_id]:
+            del self.states[place]
+            self.committed.pop(place, None)
 
     def _chunk_changed(self, key: str, value: bytes) -> None:
         _, topic_id, chunk = key.split("/")
@@ -315,6 +333,11 @@ class Invariants:
 
     def name_of(self, place: Place) -> str:
         return f"{self._names[place[0]]}-{place[1]}"
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        """All partitions that there are, by name."""
+        return [(self._names[topic_id], index) for topic_id, index in self.states]
 
     def is_settled(self, least: int) -> bool:
         """There are at least so many partitions, and every replica is in sync and has all records."""
@@ -371,6 +394,8 @@ class Invariants:
             hosted = self._hosted(broker_id, place)
             if hosted is None or hosted.leader_epoch != state.leader_epoch or not hosted.is_open:
                 return False
+            if hosted.failure is not None:
+                return False
             if hosted.is_leader != (broker_id == state.leader):
                 return False
             ends |= {hosted.high_watermark, hosted.log.next_offset}
@@ -392,12 +417,23 @@ class Invariants:
         }
 
     def judge(self) -> None:
-        """Every replica holds all that was ever committed."""
+        """Every replica holds all that was ever committed; those of a topic that may lose records hold the same."""
+        for place in self.states:
+            if place[0] in self._lossy and self._exists(place):
+                self._check_same(place)
         for place, committed in self.committed.items():
             for broker_id in self.states[place].replicas:
                 mirror = self._mirror(broker_id, place)
                 if mirror is not None and mirror.log.path and self._exists(place):
                     self._check_complete(f"broker {broker_id}", mirror, committed)
+
+    def _check_same(self, place: Place) -> None:
+        held = {it: self._mirror(it, place) for it in self.states[place].replicas}
+        contents = {it: mirror.batches for it, mirror in held.items() if mirror is not None}
+        first = next(iter(contents.values()), [])
+        if any(batches != first for batches in contents.values()):
+            ends = {it: _end(batches) for it, batches in contents.items()}
+            self.fail(f"the replicas of {self.name_of(place)} differ; they end at {ends}")
 
 
 def _is_hosted(machine: Machine, partition: Partition) -> bool:

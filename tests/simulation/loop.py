@@ -341,12 +341,13 @@ class SimLoop(asyncio.BaseEventLoop):
         self.close()
 
     def spawn(self, coroutine: Any, name: str) -> asyncio.Task[Any]:
-        """Start a task in this process."""
+        """Start a task in this process; also from a task of it."""
+        running = events._get_running_loop()
         events._set_running_loop(self)
         try:
             return self.create_task(coroutine, name=name)
         finally:
-            events._set_running_loop(None)
+            events._set_running_loop(running)
 
     # The interface of BaseEventLoop ------------------------------------------------------------
 

@@ -40,6 +40,10 @@ def host_of(broker_id: int) -> str:
     return f"b{broker_id}"
 
 
+def rack_of(broker_id: int) -> str:
+    return f"rack{broker_id}"
+
+
 class Machine:
     """Runs a broker; starts it again when it ends by itself, as a supervisor does."""
 

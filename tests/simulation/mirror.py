@@ -18,7 +18,13 @@ from penstock.storage.directory import DataDirectory
 from penstock.storage.log import Appended, Log
 
 Place = tuple[bytes, int]  # topic id and partition
-_CHECKED: Final = ("is_leader", "leader_epoch", "high_watermark", "_log")  # and the log's offsets
+_CHECKED: Final = (  # and the log's offsets
+    "is_leader",
+    "leader_epoch",
+    "high_watermark",
+    "is_stopped",
+    "_log",
+)
 _OFFSETS: Final = ("next_offset", "start_offset")
 
 

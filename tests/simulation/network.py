@@ -168,9 +168,16 @@ class Link:
         if any(it[0] is forth for it in self.held) or self._is_cut(forth):
             self.held.append((forth, data))
             return
-        arrives_s = max(self._free_s[forth], network.world.now_s + network.delay_s())
+        arrives_s = max(self._free_s[forth], network.world.now_s + self._delay_s(forth))
         self._free_s[forth] = arrives_s
         network.world.call_at(arrives_s, partial(self._arrive, forth, data))
+
+    def _delay_s(self, forth: bool) -> float:
+        network = self.network
+        if not network.slow_s:  # most of the time
+            return network.delay_s()
+        ends = self.client_host, self.server_host
+        return network.delay_s() + network.slow_s.get(ends if forth else ends[::-1], 0.0)
 
     def _is_cut(self, forth: bool) -> bool:
         ends = self.client_host, self.server_host
@@ -289,6 +296,7 @@ class Network:
         self.touched: dict[Link, None] = {}
         self.dark: set[str] = set()  # hosts without power
         self._cuts: dict[tuple[str, str], int] = {}  # from, to: how many cuts there are
+        self.slow_s: dict[tuple[str, str], float] = {}  # from, to: added to each delay
         self.host_of: dict[SimLoop, str] = {}
 
     def delay_s(self) -> float:

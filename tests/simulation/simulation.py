@@ -21,11 +21,11 @@ from tests.simulation.invariants import Invariants
 from tests.simulation.kinds import KINDS
 from tests.simulation.log_contents import contents
 from tests.simulation.loop import EPOCH_S, Broken, SimLoop, World
-from tests.simulation.machine import Machine, simulated
+from tests.simulation.machine import Machine, rack_of, simulated
 from tests.simulation.network import Network
 from tests.simulation.store import StoreCore
 from tests.simulation.workloads.records import PRODUCERS, Records
-from tests.simulation.workloads.workload import Topic, Workload
+from tests.simulation.workloads.workload import JUDGED_APART, Topic, Workload
 from tests.support.checker import History, assert_sound
 
 _FAST: Final = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -39,6 +39,11 @@ SETTINGS: Final = {
     "log.message.timestamp.after.max.ms": "86400000",  # clocks are wrong by up to 6 hours
     "replica.fetch.wait.max.ms": "660",  # polls cost most of the time in which nothing happens
 }
+_CONFIGS: Final = {  # of topics that do not say otherwise
+    "min.insync.replicas": "2",  # also with two replicas: else one machine may lose what was acknowledged
+    "message.timestamp.after.max.ms": str((1 << 63) - 1),  # clocks jump
+}
+UNCLEAN: Final = ("unclean.leader.election.enable", "true")
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ class Simulation:
                 self.core,
                 number,
                 f"{directory}/{number}",
-                SETTINGS | dict(shape.settings),
+                SETTINGS | {"broker.rack": rack_of(number)} | dict(shape.settings),
             )
             for number in range(1, shape.brokers + 1)
         }
@@ -107,7 +112,8 @@ class Simulation:
         for topic in (Topic(TOPIC, shape.partitions, shape.configs), *self._more_topics()):
             client = Client(self.loop, self.brokers, "admin")
             made = self.loop.spawn(
-                create_topic(client, topic.name, topic.partitions, dict(topic.configs)), "create"
+                create_topic(client, topic.name, topic.partitions, _CONFIGS | dict(topic.configs)),
+                "create",
             )
             self.world.run_until(made.done, 60, f"topic {topic.name} exists")
         self.world.run_until(self.is_healthy, 60, "every broker hosts the topics")
@@ -141,6 +147,11 @@ class Simulation:
     @property
     def places(self) -> list[tuple[str, int]]:
         return [(TOPIC, index) for index in range(self.shape.partitions)]
+
+    @property
+    def lossy_topics(self) -> list[str]:
+        """Those that may lose acknowledged records, with an unclean election."""
+        return [topic.name for topic in self._more_topics() if UNCLEAN in topic.configs]
 
     # Who is who ----------------------------------------------------------------------------------
 
@@ -197,7 +208,7 @@ class Simulation:
         for machine in self.machines.values():
             for partition in machine.partitions:
                 name = partition.topic.name
-                if not (name.startswith("__") or name in apart):
+                if not (name.startswith(JUDGED_APART) or name in apart):
                     everything, committed = contents(partition.log)
                     place = (partition.topic.name, partition.index)
                     self.history.replicas[machine.host, place] = everything

@@ -1,14 +1,14 @@
 """A metadata store in memory: linearizable, with leases on virtual time, behind a network that delays and cuts.
 
 A commit whose answer is lost is ambiguous: it may have happened, and where its request is held up, it may
-yet happen long after its sender was told that nobody knows.
+yet happen long after its sender was told that nobody knows. `store_troubles.py` has what befalls single calls.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from penstock.metadata.store import (
     NO_REVISION,
@@ -28,11 +28,13 @@ from penstock.metadata.store import (
     Revision,
     Snapshot,
     StoreError,
+    StoreFull,
     Write,
     refuse_doubles,
 )
 from tests.simulation.loop import SimLoop, World
 from tests.simulation.network import Network
+from tests.simulation.store_troubles import WATCH, Troubles, Way
 
 T = TypeVar("T")
 
@@ -55,6 +57,7 @@ class StoreCore:
         self.changes: deque[Change] = deque(maxlen=_KEPT)
         self.forgotten = NO_REVISION  # changes up to there are no longer kept
         self.is_down = False
+        self.troubles = Troubles(world)
         self.views: list[StoreView] = []
         self.observe: Observer = lambda _compares, _changes: None
         self._leases: dict[LeaseId, tuple[float, float]] = {}  # ttl, deadline
@@ -122,6 +125,11 @@ class StoreCore:
             return Reload()
         return Changes(self.revision, [it for it in self.changes if it.revision > after])
 
+    def forget_changes(self) -> None:
+        """Keep none of the changes up to now: a watch from before must begin anew."""
+        self.changes.clear()
+        self.forgotten = self.revision
+
     # Leases
 
     def grant(self, ttl_ms: int) -> LeaseId:
@@ -168,7 +176,7 @@ class StoreView:
         self._core = core
         self._network = network
         self._loop = loop
-        self._host = network.host_of[loop]
+        self.host = network.host_of[loop]
         self._watches: list[Watch] = []
         self._free_s = 0.0
         core.views.append(self)
@@ -178,45 +186,59 @@ class StoreView:
         return self._core.world
 
     async def snapshot(self, prefix: str) -> Snapshot:
-        return await self._asked(lambda: self._core.snapshot(prefix), StoreError)
+        return await self._asked("snapshot", lambda: self._core.snapshot(prefix), StoreError)
 
     async def read(self, key: str) -> Entry | None:
-        return await self._asked(lambda: self._core.entries.get(key), StoreError)
+        return await self._asked("read", lambda: self._core.entries.get(key), StoreError)
 
     async def commit(
         self, compares: Sequence[Compare], writes: Sequence[Write]
     ) -> Committed | Conflict:
         refuse_doubles(writes)
-        return await self._asked(lambda: self._core.commit(compares, writes), Ambiguous)
+        return await self._asked("commit", lambda: self._core.commit(compares, writes), Ambiguous)
 
     async def grant(self, ttl_ms: int) -> LeaseId:
-        return await self._asked(lambda: self._core.grant(ttl_ms), StoreError)
+        return await self._asked("grant", lambda: self._core.grant(ttl_ms), StoreError)
 
     async def keep_alive(self, lease: LeaseId) -> int:
-        return await self._asked(lambda: self._core.keep_alive(lease), StoreError)
+        return await self._asked("keep_alive", lambda: self._core.keep_alive(lease), StoreError)
 
     async def revoke(self, lease: LeaseId) -> None:
-        await self._asked(lambda: self._core.revoke(lease), StoreError)
+        await self._asked("revoke", lambda: self._core.revoke(lease), StoreError)
 
     async def close(self) -> None:
         self._watches.clear()
 
     # There and back ----------------------------------------------------------------------------
 
-    async def _asked(self, work: Callable[[], T], unheard: type[StoreError]) -> T:
+    async def _asked(self, call: str, work: Callable[[], T], unheard: type[StoreError]) -> T:
         answer: asyncio.Future[T] = self._loop.create_future()
-        self._world.call_later(self._network.delay_s(), lambda: self._arrive(work, answer))
+        trouble = self._core.troubles.of(self.host, call)
+        way = None if trouble is None else trouble.way
+        delay_s = self._network.delay_s()
+        if way is Way.LATE:
+            delay_s += self._core.troubles.late_s()
+        elif way is Way.SLOW and trouble is not None:
+            delay_s += trouble.slow_s
+        if way is Way.REFUSED:
+            work = _refuse
+        if way is not Way.LOST:
+            is_heard = way is not Way.UNANSWERED
+            self._world.call_later(delay_s, lambda: self._arrive(work, answer, is_heard=is_heard))
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 return await answer
         except TimeoutError:
             raise unheard("the store did not answer") from None
 
-    def _arrive(self, work: Callable[[], T], answer: asyncio.Future[T]) -> None:
-        if self._is_cut(self._host, HOST):
+    def _arrive(
+        self, work: Callable[[], T], answer: asyncio.Future[T], *, is_heard: bool = True
+    ) -> None:
+        if self._is_cut(self.host, HOST):
             if self._world.rng.random() < _LATE:
                 self._world.call_later(
-                    self._world.rng.uniform(0.1, 1.5), lambda: self._arrive(work, answer)
+                    self._world.rng.uniform(0.1, 1.5),
+                    lambda: self._arrive(work, answer, is_heard=is_heard),
                 )
             return
         error: StoreError | None = None
@@ -225,12 +247,15 @@ class StoreView:
             result = work()
         except StoreError as refused:
             error = refused
-        self._world.call_later(self._network.delay_s(), lambda: self._answer(answer, result, error))
+        if is_heard:
+            self._world.call_later(
+                self._network.delay_s(), lambda: self._answer(answer, result, error)
+            )
 
     def _answer(
         self, answer: asyncio.Future[T], result: T | None, error: StoreError | None
     ) -> None:
-        if self._loop.is_killed or self._is_cut(HOST, self._host) or answer.done():
+        if self._loop.is_killed or self._is_cut(HOST, self.host) or answer.done():
             return
         self._loop.call_soon(_settle, answer, result, error)
 
@@ -247,7 +272,7 @@ class StoreView:
             return self._core.since(after)
 
         try:
-            found: Changes | Reload | None = await self._asked(begin, StoreError)
+            found: Changes | Reload | None = await self._asked("read", begin, StoreError)
             known = after
             while True:
                 if isinstance(found, Reload):
@@ -271,7 +296,7 @@ class StoreView:
         except TimeoutError:
             pass
         try:
-            await self._asked(lambda: None, StoreError)
+            await self._asked("read", lambda: None, StoreError)
         except StoreError:
             await asyncio.sleep(_SILENCE_S - _TIMEOUT_S)
             raise StoreError("the watch fell silent") from None
@@ -282,14 +307,22 @@ class StoreView:
         if self._loop.is_killed or not self._watches:
             return
         arrives_s = max(self._free_s, self._world.now_s + self._network.delay_s())
+        trouble = self._core.troubles.of(self.host, WATCH)
+        if trouble is not None:
+            arrives_s += trouble.slow_s
         self._free_s = arrives_s
         for watch in self._watches:
             self._world.call_later(
                 arrives_s - self._world.now_s, partial(self._deliver, watch, changes)
             )
 
+    def break_watches(self) -> None:
+        """What comes next does not arrive there: they begin anew from where they are."""
+        for watch in self._watches:
+            watch.has_gap = True
+
     def _deliver(self, watch: "Watch", changes: Changes) -> None:
-        if self._is_cut(HOST, self._host):
+        if self._is_cut(HOST, self.host):
             watch.has_gap = True  # what is lost is asked for again
         elif not (self._loop.is_killed or watch.has_gap):
             self._loop.call_soon(watch.arriving.put_nowait, changes)
@@ -309,6 +342,11 @@ class Watch:
         return Changes(
             found.revision, [it for it in found.changes if it.key.startswith(self._prefix)]
         )
+
+
+def _refuse() -> Any:
+    """Nothing was written."""
+    raise StoreFull("the store has no room")
 
 
 def _settle(answer: asyncio.Future[T], result: T | None, error: StoreError | None) -> None:

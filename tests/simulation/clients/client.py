@@ -61,11 +61,17 @@ class Client:
         for found in response.topics:
             if found.error_code:
                 continue
+            if self.topic_ids.get(topic) != found.topic_id:
+                self._forget_leaders(topic)  # epochs of another topic of that name
             self.topic_ids[topic] = found.topic_id
             for partition in found.partitions:
                 key, epoch = (topic, partition.partition_index), partition.leader_epoch
                 if epoch >= self._leaders.get(key, (-1, -1))[1]:
                     self._leaders[key] = partition.leader_id, epoch
+
+    def _forget_leaders(self, topic: str) -> None:
+        for key in [it for it in self._leaders if it[0] == topic]:
+            del self._leaders[key]
 
     async def leader(self, topic: str, partition: int) -> tuple[Connection, int]:
         """The connection to the leader, and its epoch."""
