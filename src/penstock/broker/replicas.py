@@ -300,7 +300,10 @@ class Replicas:
         topic.configure(config, promotion)
         for partition in topic.partitions:
             if partition is not None and partition.is_open and partition.failure is None:
-                partition.log.configure(config)
+                try:
+                    partition.log.configure(config)
+                except StorageFault as fault:  # as of any other read
+                    partition.storage_failed(fault)
 
     def remove_topic(self, name: str) -> None:
         """Forget the topic; its files are renamed at once and removed later."""

@@ -496,8 +496,12 @@ class GrowingLog:
         """The active segment is another one, or has other settings."""
         self._roll_bytes = self.config.segment_bytes
         self._roll_after_ms = _AT_FIRST_BATCH
-        if self._active is not None and (first := self._active.first_header()) is not None:
-            self._plan_roll(self._active, first.max_timestamp_ms)
+        if self._active is None:
+            return
+        with suppress(OutOfResources):  # then the next batch begins a new segment
+            first = self._active.first_header()
+            if first is not None:
+                self._plan_roll(self._active, first.max_timestamp_ms)
 
     def roll(self) -> None:
         """Close the active segment, if it holds anything, and begin another."""

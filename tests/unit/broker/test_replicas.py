@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.waiters import watch
-from penstock.model.errors import BrokerError, DiskFull, ErrorCode, StorageFault
+from penstock.model.errors import BrokerError, DiskFull, ErrorCode, OutOfResources, StorageFault
 from penstock.model.ids import TopicId
 from penstock.storage import markers, sealed
 from penstock.storage.directory import DataDirectory
+from penstock.storage.segment import Segment
 from tests.support.engine import Engine, config_of, running_engine
 from tests.unit.broker.test_partition import ALL, UNCOMMITTED, Listener
 from tests.unit.storage.logs import flip
@@ -331,3 +332,35 @@ def test_topics_are_found_by_id(engine: Engine) -> None:
     assert (
         engine.replicas.topic_by_id(TopicId(topic.id)) is topic is engine.replicas.topic("orders")
     )
+
+
+def test_settings_change_while_no_descriptor_is_left(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever changes them has changes of other partitions to make as well."""
+    partition = engine.partition("orders")
+    engine.append(partition, b"one")
+
+    def short(_segment: Segment) -> None:
+        raise OutOfResources("no descriptor is left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Segment, "first_header", short)
+        engine.replicas.configure("orders", config_of(segment_bytes=4096))
+    assert partition.log.config.segment_bytes == 4096
+    assert engine.append(partition, b"two").base_offset == 1
+    assert partition.failure is None
+
+
+def test_a_disk_that_fails_while_settings_change_takes_the_directory_offline(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = engine.partition("orders")
+    engine.append(partition, b"one")
+
+    def broken(_segment: Segment) -> None:
+        raise StorageFault("it cannot be read")
+
+    monkeypatch.setattr(Segment, "first_header", broken)
+    engine.replicas.configure("orders", config_of(segment_bytes=4096))
+    assert engine.replicas.is_offline
