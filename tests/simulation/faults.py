@@ -13,6 +13,7 @@ from tests.simulation.clients.client import HOST as CLIENT
 from tests.simulation.clocks import jump_ms
 from tests.simulation.coordinator_faults import strand_markers
 from tests.simulation.disk_faults import DiskFaults
+from tests.simulation.event_faults import EventFaults
 from tests.simulation.machine import Machine
 from tests.simulation.operations import Operations
 from tests.simulation.simulation import Shape, Simulation
@@ -24,6 +25,7 @@ _MOST: Final = 3  # at a time
 _STORM_S: Final = (4.0, 14.0)
 _LULL_S: Final = (12.0, 60.0)
 _CALM_BEFORE_LULL_S: Final = 3.0  # clients still do much while the last faults end
+_ENTIRELY: Final = 0.4  # of the losses of power: nothing is left of what was not synced
 _AT_ONCE: Final = 0.12  # of the faults: another begins in the moment in which they end
 _SLOW_S: Final = (0.02, 0.1, 0.4)  # longer than most, and than some time limits of the brokers
 
@@ -46,6 +48,7 @@ class Nemesis:
             sim.core, list(sim.machines.values()), self._someone, lambda: sim.controller
         )
         operations = Operations(sim)
+        events = EventFaults(sim, self, store, self._inject)
         self.kinds: list[Callable[[], tuple[float, Heal] | None]] = [
             self.crash,
             self.crash,
@@ -68,6 +71,7 @@ class Nemesis:
             store.trouble_store,
             store.delay_watch,
             store.forget_changes,
+            *(events.at_event,) * 6,
             operations.move,
             operations.move,
             operations.move_all,
@@ -88,9 +92,9 @@ class Nemesis:
         if sim.lossy_topics:
             self.kinds += [operations.elect_unclean, self.lose_leader_of_lossy_topic]
         if _is_synced(sim.shape):
-            self.kinds.append(self.lose_power_everywhere)
+            self.kinds += [self.lose_power_everywhere] * 4
         if only:
-            owners = (self, disks, calls, store, operations)
+            owners = (self, disks, calls, store, operations, events)
             self.kinds = [
                 next(getattr(it, name) for it in owners if hasattr(it, name)) for name in only
             ]
@@ -138,15 +142,18 @@ class Nemesis:
 
     def _begin(self) -> None:
         kind = self._rng.choice(self.kinds)
-        begun = kind()
+        self._inject(kind.__name__, kind)
+
+    def _inject(self, name: str, fault: Callable[[], tuple[float, Heal] | None]) -> None:
+        begun = fault()
         if begun is None:
             return
         lasts_s, heal = begun
         self._number += 1
         number = self._number
         self._healing[number] = heal
-        self._sim.world.note(f"{kind.__name__} for {lasts_s:.3f}")
-        self._sim.world.faults[kind.__name__] += 1
+        self._sim.world.note(f"{name} for {lasts_s:.3f}")
+        self._sim.world.faults[name] += 1
         self._sim.world.call_later(lasts_s, lambda: self._heal(number))
 
     def _heal(self, number: int) -> None:
@@ -197,13 +204,13 @@ class Nemesis:
 
         return self._rng.uniform(0.1, 3), lambda: self._boot_all(machines)
 
-    def lose_power(self) -> tuple[float, Heal] | None:
-        machine = self._someone()
+    def lose_power(self, machine: Machine | None = None) -> tuple[float, Heal] | None:
+        machine = machine or self._someone()
         if machine.loop is None or not self._may_lose_power():
             return None
         self._dark = machine
-        machine.lose_power()
-        return self._rng.uniform(0.3, 6), machine.boot
+        machine.lose_power(entirely=self._rng.random() < _ENTIRELY)
+        return self._rng.choice((0.05, 0.3, self._rng.uniform(0.3, 6))), machine.boot
 
     def lose_power_everywhere(self) -> tuple[float, Heal] | None:
         """Of all machines that run: nothing is acknowledged there before it is on the disks."""
@@ -211,7 +218,7 @@ class Nemesis:
         if not self._may_lose_power():
             return None
         for machine in machines:
-            machine.lose_power()
+            machine.lose_power(entirely=self._rng.random() < _ENTIRELY)
         return self._rng.uniform(0.3, 3), lambda: self._boot_all(machines)
 
     def _boot_all(self, machines: list[Machine]) -> None:
@@ -265,8 +272,8 @@ class Nemesis:
             sim.world.call_later(after_s, partial(unless_over, event))
         return alone_s + away_s + rng.uniform(1, 6), heal
 
-    def pause(self) -> tuple[float, Heal] | None:
-        loop = self._someone().loop
+    def pause(self, machine: Machine | None = None) -> tuple[float, Heal] | None:
+        loop = (machine or self._someone()).loop
         if loop is None:
             return None
         loop.pause()
@@ -297,8 +304,10 @@ class Nemesis:
         return self._cut([(one, other)] if self._rng.random() < 0.5 else [(other, one)])
 
     def cut_from_store(self) -> tuple[float, Heal] | None:
-        host = self._someone().host
-        return self._cut([(host, STORE), (STORE, host)])
+        """Sometimes for so long that others lead in its place, and nobody can tell it."""
+        host, rng = self._someone().host, self._rng
+        lasts_s = rng.uniform(7, 14) if rng.random() < 0.25 else rng.uniform(0.2, 7)
+        return lasts_s, self._sim.network.cut([(host, STORE), (STORE, host)])
 
     def _cut(self, pairs: list[tuple[str, str]]) -> tuple[float, Heal]:
         return self._rng.uniform(0.2, 7), self._sim.network.cut(pairs)

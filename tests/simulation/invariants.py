@@ -185,17 +185,21 @@ class Invariants:
         committed += batches[bisect_right(batches, _end(committed), key=_next_offset) : shown]
         place = partition.topic.id, partition.index
         replicas = self.states[place].replicas if place in self.states else ()
-        holders = [it for it in replicas if self._has(it, place, mark, machine)]
+        holders = [it for it in replicas if self._has(it, place, committed[-1], machine)]
         if len(holders) < self._min_isr[place]:
             self.fail(f"I5: {where}: committed, and only {holders} have it")
+        lacking = [it for it in partition.isr if it in replicas and it not in holders]
+        if lacking:
+            self.fail(f"I5: {where}: committed, and {lacking} of {partition.isr} lack it")
         self._check_isr(place)
 
-    def _has(self, broker_id: int, place: Place, mark: int, leader: Machine) -> bool:
+    def _has(self, broker_id: int, place: Place, last: Batch, leader: Machine) -> bool:
+        """Whether it has the last batch that is committed, or its leader cannot know that it lost it."""
         mirror = self._mirror(broker_id, place)
-        if mirror is not None and mirror.end >= mark:
+        if mirror is not None and _holds(mirror, last, self.starts.highest.get(place, 0)):
             return True
         ghost = self._ghosts.get((broker_id, place))
-        if ghost is None or ghost.end < mark or leader.node is None:
+        if ghost is None or ghost.end < last.next_offset or leader.node is None:
             return False
         known = leader.node.cluster.image.brokers.get(broker_id)
         return known is None or known.epoch <= ghost.broker_epoch
@@ -348,11 +352,7 @@ class Invariants:
 
     def all_in_sync(self) -> bool:
         """As the store has it."""
-        return all(
-            len(it.isr) == len(it.replicas)
-            for place, it in self.states.items()
-            if place not in self._deleted
-        )
+        return all(len(it.isr) == len(it.replicas) for it in self.states.values())
 
     def reaches_store(self, broker_id: int) -> bool:
         """As far as the broker knows. One that does not goes on, and may have been replaced (B5)."""

@@ -13,6 +13,7 @@ from unittest import mock
 from penstock.broker.partition import Partition
 from penstock.model.ids import TopicId
 from penstock.records.batch import BatchHeader, iter_headers, parse_header
+from penstock.replication.leader import Leadership
 from penstock.storage.appending import COMPACT, GrowingLog
 from penstock.storage.directory import DataDirectory
 from penstock.storage.log import Appended, Log
@@ -108,7 +109,9 @@ class Mirror:
 class Mirrors:
     """`entered` hears of every batch, and whether a leader took it; `taken` of the headers of those that a leader took;
     `differs` of a log that changed while nobody ran; `opened` of a log that was opened, or cut; `started` of a log
-    start that has moved, from where, and the time by which records expired (None: they were deleted)."""
+    start that has moved, from where, and the time by which records expired (None: they were deleted); `proposed` of a
+    leader that wants other in-sync replicas, and of those that join or leave; `was_cut` of the path of a log that lost
+    its end."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, bytes], Mirror] = {}  # by path and topic id
@@ -120,6 +123,8 @@ class Mirrors:
         self.opened: Callable[[Log], None] = lambda _log: None
         self.cutting: Callable[[Log], None] = lambda _log: None  # it is about to be cut
         self.started: Callable[[Log, int, int | None], None] = lambda _log, _before, _now: None
+        self.proposed: Callable[[int, Sequence[int]], None] = lambda _leader, _changed: None
+        self.was_cut: Callable[[str], None] = lambda _path: None
         self.touched: dict[Partition, None] = {}  # by the current step
         self._owners: dict[Log, Partition] = {}
 
@@ -208,13 +213,15 @@ class Mirrors:
                 self._copied(log, mirror, records)
 
         def truncate_to(log: Log, offset: int) -> None:
-            mirror = self.of(log)
-            if offset < log.next_offset:
+            mirror, end = self.of(log), log.next_offset
+            if offset < end:
                 self.cutting(log)
             truncate(log, offset)
             mirror.cut()
             self._start_lowered(log)
             self.opened(log)
+            if log.next_offset < end:
+                self.was_cut(log.path)
 
         def give_up(at: DataDirectory, topic: str, topic_id: TopicId, partition: int) -> None:
             key = at.partition_path(topic, partition), bytes(topic_id)
@@ -283,6 +290,7 @@ class Mirrors:
     @contextmanager
     def _noticing_changes(self) -> Iterator[None]:
         """Note in `touched` which partitions change, so that no step looks at all of them."""
+        propose = Leadership.propose
 
         def set_of_partition(partition: Partition, name: str, value: Any) -> None:
             object.__setattr__(partition, name, value)
@@ -296,7 +304,13 @@ class Mirrors:
             if name in _OFFSETS and log in self._owners:
                 self.touched[self._owners[log]] = None
 
+        def propose_isr(leadership: Leadership, members: tuple[int, ...]) -> None:
+            propose(leadership, members)
+            changed = sorted({*leadership.isr.members} ^ {*members})
+            self.proposed(leadership.broker_id, changed)
+
         with (
+            mock.patch.object(Leadership, "propose", propose_isr),
             mock.patch.object(Partition, "__setattr__", set_of_partition, create=True),
             mock.patch.object(Log, "__setattr__", set_of_log, create=True),
         ):

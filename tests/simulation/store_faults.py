@@ -46,10 +46,21 @@ class StoreFaults:
         )
         return self._begin(trouble)
 
-    def delay_watch(self) -> Begun:
-        """Brokers hear late of what others have written, and write at once."""
+    def trouble_commits(self) -> Begun:
+        """Whether what the controller decides is written, nobody knows for a while."""
+        controller = self._controller()
+        if controller is None:
+            return None
+        way = self._rng.choice((Way.LOST, Way.UNANSWERED, Way.LATE, Way.LATE, Way.SLOW))
         return self._begin(
-            Trouble(self._hosts(), frozenset((WATCH,)), Way.SLOW, 1.0, self._rng.choice(_WATCH_S))
+            Trouble(frozenset((controller.host,)), frozenset(("commit",)), way, 1.0, _SLOW_S[-1])
+        )
+
+    def delay_watch(self, machine: Machine | None = None) -> Begun:
+        """Brokers hear late of what others have written, and write at once."""
+        hosts = self._hosts() if machine is None else frozenset((machine.host,))
+        return self._begin(
+            Trouble(hosts, frozenset((WATCH,)), Way.SLOW, 1.0, self._rng.choice(_WATCH_S))
         )
 
     def forget_changes(self) -> Begun:
