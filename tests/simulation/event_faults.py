@@ -33,6 +33,7 @@ class Event(Enum):
     MOVED = "a reassignment has begun or ended"
     SESSION_OPENED = "a broker has a session"
     LOG_CUT = "a follower has cut its log"
+    COMMITTED = "a leader has moved the high watermark"
 
 
 class Strikes(Protocol):
@@ -41,22 +42,32 @@ class Strikes(Protocol):
     def crash(self, machine: Machine | None = None) -> Begun: ...
     def lose_power(self, machine: Machine | None = None) -> Begun: ...
     def pause(self, machine: Machine | None = None) -> Begun: ...
+    def lose_power_everywhere(self) -> Begun: ...
 
 
 class EventFaults:
     def __init__(
-        self, sim: Simulation, strikes: Strikes, store: StoreFaults, inject: Inject
+        self,
+        sim: Simulation,
+        strikes: Strikes,
+        store: StoreFaults,
+        inject: Inject,
+        *,
+        is_synced: bool,
     ) -> None:
+        """`is_synced`: what is acknowledged survives a loss of power of all machines."""
         self._sim = sim
         self._rng: Random = sim.world.rng
         self._strikes = strikes
         self._store = store
         self._inject = inject
+        self._is_synced = is_synced
         self._awaited: Event | None = None
         self._observe = sim.core.observe
         sim.core.observe = self._changed
         sim.invariants.mirrors.proposed = partial(self._happened, Event.ISR_PROPOSED)
         sim.invariants.mirrors.was_cut = self._was_cut
+        sim.invariants.moved = lambda leader: self._happened(Event.COMMITTED, leader, ())
 
     def at_event(self) -> Begun:
         """Strike when the next event of a kind happens, if it does soon."""
@@ -103,7 +114,7 @@ class EventFaults:
                 self._happened(Event.LOG_CUT, machine.broker_id, ())
 
     def _happened(self, event: Event, actor: int, concerned: Sequence[int]) -> None:
-        if event is not self._awaited:
+        if event is not self._awaited or (event is Event.COMMITTED and self._rng.random() < 0.9):
             return
         self._awaited = None
         rng, machines = self._rng, self._sim.machines
@@ -135,6 +146,8 @@ class EventFaults:
             ("trouble_commits", self._store.trouble_commits),
             ("delay_watch", partial(self._store.delay_watch, machine)),
         ]
+        if self._is_synced:
+            found += [("lose_power_everywhere", strikes.lose_power_everywhere)] * 4
         if other is not machine:
             found += [("cut", partial(self._cut, machine, other))] * 2
             found += [("slow", partial(self._slow, machine, other))]

@@ -48,12 +48,13 @@ class Nemesis:
             sim.core, list(sim.machines.values()), self._someone, lambda: sim.controller
         )
         operations = Operations(sim)
-        events = EventFaults(sim, self, store, self._inject)
+        events = EventFaults(sim, self, store, self._inject, is_synced=_is_synced(sim.shape))
         self.kinds: list[Callable[[], tuple[float, Heal] | None]] = [
             self.crash,
             self.crash,
             self.lose_power,
             self.lose_power,
+            self.lose_power_and_store,
             self.pause,
             self.isolate,
             self.one_way,
@@ -196,12 +197,16 @@ class Nemesis:
         return None if machine is None else self.crash(machine)
 
     def crash_all(self) -> tuple[float, Heal] | None:
+        """One of them may lose power, and come back before the others."""
         machines = [it for it in self._sim.machines.values() if it.loop is not None]
-        if self._rng.random() < 0.5:
+        if self._rng.random() < 0.5 or not machines:
             return None
+        unlucky = self._rng.choice(machines) if self._rng.random() < 0.6 else None
         for machine in machines:
-            machine.crash()
-
+            if machine is unlucky and self._may_fail(machine):
+                machine.lose_power(entirely=self._rng.random() < _ENTIRELY)
+            else:
+                machine.crash()
         return self._rng.uniform(0.1, 3), lambda: self._boot_all(machines)
 
     def lose_power(self, machine: Machine | None = None) -> tuple[float, Heal] | None:
@@ -211,6 +216,17 @@ class Nemesis:
         self._dark = machine
         machine.lose_power(entirely=self._rng.random() < _ENTIRELY)
         return self._rng.choice((0.05, 0.3, self._rng.uniform(0.3, 6))), machine.boot
+
+    def lose_power_and_store(self) -> tuple[float, Heal] | None:
+        """The first starts after a loss of power fail: the store is out of reach."""
+        machine, sim = self._someone(), self._sim
+        begun = self.lose_power(machine)
+        if begun is None:
+            return None
+        pairs = [(machine.host, STORE), (STORE, machine.host)]
+        heal_cut = sim.network.cut(pairs)
+        sim.world.call_later(self._rng.uniform(0.1, 1), machine.boot)
+        return self._rng.uniform(1.5, 6), heal_cut
 
     def lose_power_everywhere(self) -> tuple[float, Heal] | None:
         """Of all machines that run: nothing is acknowledged there before it is on the disks."""

@@ -4,7 +4,7 @@ I12 is in checks/starts.py, I13 and I14 in checks/log_files.py.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -62,6 +62,7 @@ class Invariants:
         self.log_files = LogFiles(machines.values(), self.fail)
         self.mirrors.opened = self.log_files.check_opened
         self.mirrors.cutting = lambda log: self._machine_of(log).begin_cut()
+        self.moved: Callable[[int], None] = lambda _leader: None  # hears of each high watermark
         self.states: dict[Place, PartitionImage] = {}  # as the store has them
         self.committed: dict[Place, list[Batch]] = {}  # what some leader said to be committed
         self._min_isr: dict[Place, int] = {}
@@ -183,6 +184,7 @@ class Invariants:
         if mark <= _end(committed):
             return
         committed += batches[bisect_right(batches, _end(committed), key=_next_offset) : shown]
+        self.moved(machine.broker_id)
         place = partition.topic.id, partition.index
         replicas = self.states[place].replicas if place in self.states else ()
         holders = [it for it in replicas if self._has(it, place, committed[-1], machine)]

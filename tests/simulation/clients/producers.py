@@ -1,8 +1,11 @@
 """Producers: idempotent with acks=all, and one with acks=1 that sends to one broker only."""
 
 import asyncio
-from typing import Final
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
+from penstock.client.connection import Connection
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.records.builder import build_batch
 from penstock.records.record import Record
@@ -27,6 +30,10 @@ NEVER: Final = frozenset(  # a correct producer gets these only if the broker lo
         ErrorCode.INVALID_REQUEST,
     }
 )
+
+_IN_FLIGHT: Final = 5
+_PIPELINED_S: Final = 0.04  # between two batches
+_NEW_ROUND: Final = 0.02  # after this share of the batches the producer asks for the leader again
 
 
 class Producer(Client):
@@ -70,21 +77,28 @@ class Producer(Client):
             await self.recover(self.topic)
 
     async def _send(self, values: list[bytes]) -> None:
-        now_ns = round(self.loop.time() * 1e9)
-        sends = [Send(self.name, self.place, value, now_ns) for value in values]
-        self._history.sends += sends
+        sends = self._noted(values)
         batch = bytes(self._batch(values))
         while True:
             base_offset = await self._attempt(batch)
             if base_offset is not None:
                 break
             await self.recover(self.topic)
+        self._acknowledged(sends, base_offset)
+        self._sequence += len(values)
+
+    def _noted(self, values: list[bytes]) -> list[Send]:
+        now_ns = round(self.loop.time() * 1e9)
+        sends = [Send(self.name, self.place, value, now_ns) for value in values]
+        self._history.sends += sends
+        return sends
+
+    def _acknowledged(self, sends: list[Send], base_offset: int) -> None:
         for number, send in enumerate(sends):
             send.outcome = Outcome.DONE
             send.offset = base_offset + number
             send.acked_ns = round(self.loop.time() * 1e9)
-        self._sequence += len(values)
-        self.acked += len(values)
+        self.acked += len(sends)
 
     def _batch(self, values: list[bytes]) -> bytearray:
         now_ms = self.clock.wall_ms()
@@ -100,6 +114,12 @@ class Producer(Client):
         """Return the acknowledged offset; None means: send the batch again."""
         try:
             connection, _ = await self.leader(self.topic, self.partition)
+        except BrokerError:
+            return None
+        return await self._attempt_on(connection, batch)
+
+    async def _attempt_on(self, connection: Connection, batch: bytes) -> int | None:
+        try:
             response = await connection.request(
                 ProduceRequest(
                     acks=-1,
@@ -125,6 +145,72 @@ class Producer(Client):
         if result.error_code in NEVER:
             raise Broken(f"{self.name} received error {result.error_code}: {result.error_message}")
         return None if result.error_code else result.base_offset
+
+
+class Unacked(NamedTuple):
+    """A batch that was sent, or is to be sent."""
+
+    batch: bytes
+    sends: list[Send]
+
+
+class PipelinedProducer(Producer):
+    """Has several batches in flight on one connection, as clients do; when one fails, all that follow are sent again."""
+
+    async def run(self) -> None:
+        await self._begin()
+        left: list[Unacked] = []
+        while left or not self.is_stopping:
+            left = await self._round(left)
+            await self.recover(self.topic)
+
+    async def _round(self, again: list[Unacked]) -> list[Unacked]:
+        """Send these, then new ones, until one fails; those that are not acknowledged then."""
+        try:
+            connection, _ = await self.leader(self.topic, self.partition)
+        except BrokerError:
+            return again
+        waiting, in_flight = deque(again), deque[tuple[Unacked, asyncio.Task[int | None]]]()
+        rng = self.loop.world.rng
+        while True:
+            if len(in_flight) < _IN_FLIGHT and (waiting or not self.is_stopping):
+                is_new = not waiting
+                one = self._next() if is_new else waiting.popleft()
+                sending = self.loop.spawn(self._attempt_on(connection, one.batch), self.name)
+                in_flight.append((one, sending))
+                await asyncio.sleep(self.loop.world.pause_s(_PIPELINED_S) if is_new else 0)
+            elif in_flight:
+                await asyncio.wait([in_flight[0][1]])
+            else:
+                return []
+            while in_flight and in_flight[0][1].done():
+                one, sent = in_flight.popleft()
+                base_offset = sent.result()
+                if base_offset is None:
+                    return [one, *await self._rest(in_flight), *waiting]
+                self._acknowledged(one.sends, base_offset)
+            if connection.is_closed or rng.random() < _NEW_ROUND:
+                return [*await self._rest(in_flight), *waiting]
+
+    async def _rest(
+        self, in_flight: Iterable[tuple[Unacked, asyncio.Task[int | None]]]
+    ) -> list[Unacked]:
+        """Await the last responses of a round."""
+        left: list[Unacked] = []
+        for one, sent in in_flight:
+            base_offset = await sent
+            if base_offset is None:
+                left.append(one)
+            else:
+                self._acknowledged(one.sends, base_offset)
+        return left
+
+    def _next(self) -> Unacked:
+        value = f"{self.name}-{self._sequence}".encode()
+        sends = self._noted([value])
+        batch = bytes(self._batch([value]))
+        self._sequence += 1
+        return Unacked(batch, sends)
 
 
 class LeaderAcked(Client):

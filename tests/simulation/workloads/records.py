@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from tests.simulation.clients.producers import Producer
+from tests.simulation.clients.producers import PipelinedProducer, Producer
 from tests.simulation.clients.readers import Reader
 from tests.simulation.workloads.workload import Cluster, Topic
 
@@ -12,7 +12,10 @@ PRODUCERS: Final = 2  # per partition
 
 
 class Records:
-    """Idempotent producers and readers of each partition. The history's checker judges them."""
+    """Idempotent producers and readers of each partition; every other one has several batches in flight.
+
+    The history's checker judges them.
+    """
 
     topics: tuple[Topic, ...] = ()
 
@@ -32,7 +35,8 @@ class Records:
         for place in cluster.places:
             index = place[1]
             for number in range(self._producers_per_partition):
-                producer = Producer(
+                kind = PipelinedProducer if number % 2 else Producer
+                producer = kind(
                     cluster.loop, cluster.brokers, f"p{index}.{number}", place, cluster.history
                 )
                 self.producers.append(producer)
