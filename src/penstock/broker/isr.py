@@ -247,9 +247,9 @@ class IsrKeeper:
         if broker_id == self._cluster.broker_id:
             return self._cluster.epoch
         leadership = partition.leadership
-        follower = leadership.follower(broker_id) if leadership is not None else None
-        if follower is not None:
-            return follower.broker_epoch
+        session = leadership.session_of(broker_id) if leadership is not None else None
+        if session is not None:
+            return session
         known = self._cluster.image.brokers.get(broker_id)
         return -1 if known is None else known.epoch
 

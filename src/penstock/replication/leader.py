@@ -35,6 +35,7 @@ class Leadership:
     """One partition, for as long as this broker leads it in one epoch. The event loop is its only caller."""
 
     __slots__ = (
+        "_added_in",
         "_followers",
         "broker_id",
         "epoch",
@@ -57,6 +58,7 @@ class Leadership:
         self.isr = isr
         self.proposed: tuple[int, ...] | None = None  # asked for, and not known to be committed
         self.is_doubted = False  # a replica knows of a later epoch (B6)
+        self._added_in: dict[int, int] = {}  # the session in which each proposed addition caught up
         self._followers: dict[int, Follower] = {}
 
     def follower(self, broker_id: int) -> Follower | None:
@@ -177,6 +179,26 @@ class Leadership:
     def propose(self, members: tuple[int, ...]) -> None:
         assert self.proposed is None, "one change at a time"
         self.proposed = members
+        self._added_in = {
+            member: follower.broker_epoch
+            for member, follower in self._followers.items()
+            if member in members and member not in self.isr.members
+        }
+
+    def session_of(self, broker_id: int) -> int | None:
+        """The session of a follower that makes it a member (KIP-903); None: it has not fetched.
+
+        Of a proposed addition it is the one in which it had caught up, however often it came back since: in a later
+        one it may lack that, and the request may be repeated.
+        """
+        if broker_id in self._added_in:
+            return self._added_in[broker_id]
+        follower = self._followers.get(broker_id)
+        return None if follower is None else follower.broker_epoch
+
+    def _end_proposal(self) -> None:
+        self.proposed = None
+        self._added_in = {}
 
     def committed(self, isr: IsrState, replicas: Sequence[int]) -> bool:
         """What the controller has committed, by its answer or by metadata. Whether that was news.
@@ -187,7 +209,7 @@ class Leadership:
             return False
         is_news = isr != self.isr or tuple(replicas) != self.replicas
         if isr.partition_epoch > self.isr.partition_epoch:
-            self.proposed = None  # committed, or overtaken by another change
+            self._end_proposal()  # committed, or overtaken by another change
         self.isr = isr
         self.replicas = tuple(replicas)
         for gone in [member for member in self._followers if member not in self.replicas]:
@@ -196,4 +218,4 @@ class Leadership:
 
     def refused(self) -> None:
         """The controller will never commit the proposal: the committed state alone counts again."""
-        self.proposed = None
+        self._end_proposal()

@@ -130,6 +130,19 @@ def test_one_change_is_under_way_at_a_time() -> None:
     assert lead.shrunk(10, now_ms=10**9, lag_ms=1, since_ms=0) is None
 
 
+def test_a_proposed_addition_counts_for_the_session_in_which_it_had_caught_up() -> None:
+    """It may come back without its log before the controller answers, and the request is repeated."""
+    lead = leadership(isr=(ME, ANN))
+    fetched(lead, BOB, 10)
+    assert lead.session_of(BOB) == 103
+    lead.propose(EVERYBODY)
+    lead.began_session(BOB, 200)
+    lead.fetched(BOB, 200, 0, 10, 0)
+    assert lead.session_of(BOB) == 103
+    lead.refused()
+    assert lead.session_of(BOB) == 200
+
+
 def test_who_has_not_been_up_to_date_for_too_long_leaves() -> None:
     lead = leadership()
     fetched(lead, ANN, 10, now_ms=100)
