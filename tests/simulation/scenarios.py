@@ -16,12 +16,13 @@ from tests.support.checker import History
 
 ONE: Shape = Shape(partitions=1)
 THREE: Shape = Shape(partitions=3)  # each broker leads one
+FOUR: Shape = Shape(brokers=4, partitions=4)  # of each partition, one broker has no replica
 SYNCED: Shape = Shape(partitions=1, configs=(("flush.messages", "1"),))
 
 
 def a_fetch_arrives_after_its_sender_lost_power(sim: Simulation) -> Result:
     """A follower's last fetch says that it has everything; by then it has lost everything and runs anew."""
-    _begin(sim, producers=1)
+    begin(sim, producers=1)
     index = next(it for it in range(3) if sim.leader(it) is not sim.controller)
     leader = sim.leader(index)
     follower = next(it for it in sim.machines.values() if it not in (leader, sim.controller))
@@ -45,12 +46,12 @@ def a_fetch_arrives_after_its_sender_lost_power(sim: Simulation) -> Result:
         link.force()
     sim.world.run_for(2)
     heal()
-    return _end(sim)
+    return end(sim)
 
 
 def a_leader_hears_only_that_its_session_is_over(sim: Simulation) -> Result:
     """It can reach clients, and neither the store nor the other brokers."""
-    _begin(sim, producers=8)
+    begin(sim, producers=8)
     leader = sim.leader()
     others = [it.host for it in sim.machines.values() if it is not leader]
     heals = [
@@ -69,12 +70,12 @@ def a_leader_hears_only_that_its_session_is_over(sim: Simulation) -> Result:
     sim.world.run_for(3)
     for heal in heals:
         heal()
-    return _end(sim)
+    return end(sim)
 
 
 def the_last_one_in_sync_loses_power(sim: Simulation) -> Result:
     """Nobody else has what it took since the others left; so it must not have called that committed."""
-    _begin(sim)
+    begin(sim)
     leader = sim.leader()
     others = [it for it in sim.machines.values() if it is not leader]
     sim.world.run_until(
@@ -89,24 +90,24 @@ def the_last_one_in_sync_loses_power(sim: Simulation) -> Result:
         machine.boot()
     sim.world.run_for(4)
     leader.boot()
-    return _end(sim)
+    return end(sim)
 
 
 def a_leader_cannot_have_its_change_committed(sim: Simulation) -> Result:
     """It would like to go on without a follower, and reaches neither that one nor the controller."""
-    _begin(sim)
+    begin(sim)
     index = next(it for it in range(3) if sim.leader(it) is not sim.controller)
     leader = sim.leader(index)
     pairs = [(leader.host, it.host) for it in sim.machines.values() if it is not leader]
     heal = sim.network.cut(pairs + [(other, one) for one, other in pairs])
     sim.world.run_for(8)
     heal()
-    return _end(sim)
+    return end(sim)
 
 
 def a_leader_is_cut_off_from_its_followers(sim: Simulation) -> Result:
     """Clients, the store and the controller's key are in its reach: only what it takes cannot be committed (gray failure)."""
-    _begin(sim)
+    begin(sim)
     for leader in (_leader_but_not_controller(sim), sim.controller):
         assert leader is not None
         led = [index for index in range(3) if sim.leader(index) is leader]
@@ -115,12 +116,12 @@ def a_leader_is_cut_off_from_its_followers(sim: Simulation) -> Result:
         sim.world.run_for(5)
         heal()
         sim.world.run_until(sim.invariants.all_in_sync, 60, "all are in sync again")
-    return _end(sim)
+    return end(sim)
 
 
 def a_leader_is_cut_off_from_the_controller(sim: Simulation) -> Result:
     """The controller is a follower as well: in sync, and it can neither fetch nor be told that it lags."""
-    _begin(sim)
+    begin(sim)
     leader, controller = _leader_but_not_controller(sim), sim.controller
     assert controller is not None
     led = [index for index in range(3) if sim.leader(index) is leader]
@@ -129,27 +130,27 @@ def a_leader_is_cut_off_from_the_controller(sim: Simulation) -> Result:
     _go_on(sim, led)
     sim.world.run_for(3)
     heal()
-    return _end(sim)
+    return end(sim)
 
 
 def a_follower_is_cut_off_from_its_leader(sim: Simulation) -> Result:
     """Its word alone is not enough to replace the leader: the follower may be the one that is cut off."""
-    _begin(sim)
+    begin(sim)
     leader, follower = sim.leader(), sim.bystander()
     if sim.leader() is sim.controller:
         follower = next(it for it in sim.machines.values() if it is not leader)
-    epoch = _state(sim).leader_epoch
+    epoch = state(sim).leader_epoch
     heal = sim.network.cut([(leader.host, follower.host), (follower.host, leader.host)])
     sim.world.run_for(12)
-    if _state(sim).leader_epoch != epoch:
-        raise Broken(f"the leader was replaced: {_state(sim)}")
+    if state(sim).leader_epoch != epoch:
+        raise Broken(f"the leader was replaced: {state(sim)}")
     heal()
-    return _end(sim)
+    return end(sim)
 
 
 def a_leader_is_cut_off_from_the_store_alone(sim: Simulation) -> Result:
     """Others lead in its place, and nobody can tell it: what it acknowledged alone would be lost (B5)."""
-    _begin(sim)
+    begin(sim)
     leader = sim.leader()
     alone = _leader_acked(sim, leader)
     heal = sim.network.cut([(leader.host, STORE), (STORE, leader.host)])
@@ -160,12 +161,12 @@ def a_leader_is_cut_off_from_the_store_alone(sim: Simulation) -> Result:
         raise Broken(f"B5: acknowledged {late_s[-1]:.1f} s after it was cut off")
     alone.is_stopping = True
     heal()
-    return _end(sim)
+    return end(sim)
 
 
 def the_store_is_down(sim: Simulation) -> Result:
     """The brokers reach each other, and go on with what they know (B5)."""
-    _begin(sim)
+    begin(sim)
     alone = _leader_acked(sim, sim.leader())
     sim.core.is_down = True
     sim.world.run_for(10)
@@ -177,12 +178,12 @@ def the_store_is_down(sim: Simulation) -> Result:
         raise Broken("B5: nothing is acknowledged without the store")
     sim.core.is_down = False
     alone.is_stopping = True
-    return _end(sim)
+    return end(sim)
 
 
 def the_controller_dies_while_another_broker_starts(sim: Simulation) -> Result:
     """Who takes the office may have just come: the cluster was running, and nobody is to be waited for (C4)."""
-    _begin(sim)
+    begin(sim)
     for _ in range(6):
         old = sim.controller
         assert old is not None
@@ -197,12 +198,12 @@ def the_controller_dies_while_another_broker_starts(sim: Simulation) -> Result:
         sim.world.run_until(
             lambda: sim.all_up() and sim.invariants.all_in_sync(), 60, "all is well"
         )
-    return _end(sim)
+    return end(sim)
 
 
 def the_whole_cluster_starts_again(sim: Simulation) -> Result:
     """One broker comes back first; in the end each leads its share, long before the balance of every 5 minutes."""
-    _begin(sim)
+    begin(sim)
     for machine in sim.machines.values():
         machine.crash()
     sim.world.run_for(3)
@@ -213,11 +214,11 @@ def the_whole_cluster_starts_again(sim: Simulation) -> Result:
         machine.boot()
     sim.world.run_until(lambda: sim.all_up() and sim.invariants.all_in_sync(), 60, "all is well")
     _within(sim, 12, lambda: len({sim.leader(it) for it in range(3)}) == 3, "each leads its share")
-    return _end(sim)
+    return end(sim)
 
 
 def power_is_lost_and_the_first_start_after_it_fails(sim: Simulation) -> Result:
-    _begin(sim)
+    begin(sim)
     follower = sim.bystander()
     sim.stop_producing()
     sim.world.run_for(2)
@@ -226,11 +227,11 @@ def power_is_lost_and_the_first_start_after_it_fails(sim: Simulation) -> Result:
     follower.boot()
     sim.world.run_until(lambda: follower.runs >= 3, 20, "two starts have failed")
     sim.core.is_down = False
-    return _end(sim)
+    return end(sim)
 
 
 def followers_come_back_to_a_partition_where_nothing_is_written(sim: Simulation) -> Result:
-    _begin(sim)
+    begin(sim)
     leader = sim.leader()
     sim.stop_producing()
     others = [it for it in sim.machines.values() if it is not leader]
@@ -239,19 +240,19 @@ def followers_come_back_to_a_partition_where_nothing_is_written(sim: Simulation)
     sim.world.run_for(5)
     for machine in others:
         machine.boot()
-    return _end(sim)
+    return end(sim)
 
 
 def power_is_lost_everywhere(sim: Simulation) -> Result:
     """With `flush.messages=1` nothing is acknowledged before it is on the disks."""
-    _begin(sim)
+    begin(sim)
     for machine in sim.machines.values():
         machine.lose_power(entirely=True)
     sim.world.run_for(1)
     for machine in sim.machines.values():
         machine.boot()
         sim.world.run_for(0.4)
-    return _end(sim)
+    return end(sim)
 
 
 def a_topic_is_deleted_and_made_again_while_a_broker_is_away(sim: Simulation) -> Result:
@@ -270,7 +271,7 @@ def a_topic_is_deleted_and_made_again_while_a_broker_is_away(sim: Simulation) ->
     away.boot()
     sim.begin_clients()
     sim.world.run_for(2)
-    result = _end(sim)
+    result = end(sim)
     for machine in sim.machines.values():
         assert machine.node is not None
         assert not old & set(machine.node.replicas.topics_by_id), f"{machine.host} has the old one"
@@ -285,7 +286,7 @@ async def _make_again(sim: Simulation) -> None:
 
 def everybody_crashes_again_and_again(sim: Simulation) -> Result:
     """Nobody is up for long, and leaders change while followers are behind (KIP-101, KIP-279)."""
-    _begin(sim)
+    begin(sim)
     rng = sim.world.rng
     for _ in range(12):
         first, second = rng.sample(list(sim.machines.values()), 2)
@@ -297,16 +298,16 @@ def everybody_crashes_again_and_again(sim: Simulation) -> Result:
         sim.world.run_for(rng.uniform(0.02, 0.5))
         first.boot()
         sim.world.run_for(rng.uniform(0.1, 1.2))
-    return _end(sim)
+    return end(sim)
 
 
-def _begin(sim: Simulation, producers: int = 2) -> None:
+def begin(sim: Simulation, producers: int = 2) -> None:
     sim.begin()
     sim.begin_clients(producers)
     sim.world.run_for(1)
 
 
-def _end(sim: Simulation) -> Result:
+def end(sim: Simulation) -> Result:
     sim.settle()
     return sim.judge()
 
@@ -316,11 +317,11 @@ def _end_of(machine: Machine) -> int:
 
 
 def _isr(sim: Simulation) -> tuple[int, ...]:
-    return _state(sim).isr
+    return state(sim).isr
 
 
-def _state(sim: Simulation) -> PartitionImage:
-    return sim.invariants.state(TOPIC, 0)
+def state(sim: Simulation, index: int = 0) -> PartitionImage:
+    return sim.invariants.state(TOPIC, index)
 
 
 def _leader_but_not_controller(sim: Simulation) -> Machine:

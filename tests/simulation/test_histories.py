@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulation import scenarios
+from tests.simulation import scenarios, session_scenarios
 from tests.simulation.histories import run_history
 from tests.simulation.simulation import Result, Shape, Simulation, simulation
 from tests.support.seed import chosen_seed
@@ -33,6 +33,15 @@ def test_nothing_that_was_acknowledged_is_lost_doubled_or_reordered(number: int)
     [
         (scenarios.a_fetch_arrives_after_its_sender_lost_power, scenarios.THREE),
         (scenarios.a_leader_hears_only_that_its_session_is_over, scenarios.ONE),
+        (
+            session_scenarios.a_follower_loses_power_while_its_return_is_asked_for,
+            scenarios.FOUR,
+        ),
+        (
+            session_scenarios.a_follower_comes_back_while_the_controller_cannot_write,
+            scenarios.ONE,
+        ),
+        (session_scenarios.an_isr_change_is_written_after_its_member_lost_power, scenarios.ONE),
         (scenarios.the_last_one_in_sync_loses_power, scenarios.ONE),
         (scenarios.a_leader_cannot_have_its_change_committed, scenarios.THREE),
         (scenarios.a_leader_is_cut_off_from_its_followers, scenarios.THREE),
