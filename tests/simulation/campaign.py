@@ -1,7 +1,8 @@
 """Plants each bug of the catalogue and looks for it with histories: `python -m tests.simulation.campaign`.
 
 SEEDS=30 histories for each bug at most, from seed FIRST=1 on; PROCESSES=2 bugs at a time; BUG=name,name or
-AREA=storage only some. First a run without a bug, which must find nothing.
+AREA=storage only some. A bug that no history finds is looked for with the directed schedules. First a run
+without a bug, which must find nothing.
 """
 
 import os
@@ -16,10 +17,12 @@ from tests.simulation.cpu_limit import TooLong, cpu_limited
 from tests.simulation.histories import run_history, shape_of
 from tests.simulation.loop import Broken, Stuck
 from tests.simulation.planted.probe import Probe
-from tests.simulation.simulation import Shape
+from tests.simulation.schedules import SCHEDULES, Schedule
+from tests.simulation.simulation import Shape, simulation
 
 NO_BUG: Final = "(none)"
 _HISTORY_CPU_S: Final = 120  # a bug may keep a broker busy for ever
+_TRIES: Final = 3  # of each directed schedule
 _MESSAGE_CHARS: Final = 110
 
 
@@ -33,11 +36,18 @@ class Found(NamedTuple):
     deviations: int | None  # None: the bug does not count them
     cpu_s: float
     message: str
+    schedule: str = ""  # a directed one that noticed it, where no history did
+
+    @property
+    def is_noticed(self) -> bool:
+        return self.seed is not None or bool(self.schedule)
 
     @property
     def verdict(self) -> str:
         if self.seed is not None:
             return f"seed {self.seed}"
+        if self.schedule:
+            return "schedule"
         return "not found" if self.calls else "not reached"
 
 
@@ -45,7 +55,7 @@ def search(bug: str, seeds: range) -> Found:
     """Run one history after the other with the bug, until one of them notices it."""
     begun_s = time.process_time()
     planted = nullcontext(Probe()) if bug == NO_BUG else BY_NAME[bug].plant()
-    seed, message, count = None, "", 0
+    seed, schedule, message, count = None, "", "", 0
     area = os.environ.get("AREA", "") if bug == NO_BUG else BY_NAME[bug].area
     with planted as probe:
         for seed_now in seeds:
@@ -54,16 +64,33 @@ def search(bug: str, seeds: range) -> Found:
             if message:
                 seed = seed_now
                 break
+        if seed is None and bug != NO_BUG:
+            schedule, message = _scheduled(seeds[0])
     cpu_s = time.process_time() - begun_s
     deviations = probe.deviations if probe.counts_deviations else None
-    return Found(bug, seed, count, probe.calls, deviations, cpu_s, message)
+    return Found(bug, seed, count, probe.calls, deviations, cpu_s, message, schedule)
 
 
-def _complaint(seed: int, shape: Shape) -> str:
-    """What a history finds wrong; nothing if it is sound."""
+def _scheduled(first_seed: int) -> tuple[str, str]:
+    """The first directed schedule that finds something wrong, and what."""
+    for number in range(_TRIES):
+        for schedule, shape in SCHEDULES:
+            message = _complaint(first_seed + number, shape, schedule)
+            if message:
+                name = schedule.__name__
+                return name, f"{name}: {message}"
+    return "", ""
+
+
+def _complaint(seed: int, shape: Shape, schedule: Schedule | None = None) -> str:
+    """What a history, or a schedule, finds wrong; nothing if it is sound."""
     try:
         with cpu_limited(_HISTORY_CPU_S):
-            run_history(seed, shape=shape)
+            if schedule is None:
+                run_history(seed, shape=shape)
+            else:
+                with simulation(seed, shape) as sim:
+                    schedule(sim)
     except (Broken, Stuck) as error:
         return f"{type(error).__name__}: {error}".splitlines()[0]
     except TooLong:
@@ -88,8 +115,8 @@ def main() -> int:
             found.append(one)
             _say(_row(one))
     planted = [one for one in found if one.bug != NO_BUG]
-    noticed = sum(one.seed is not None for one in planted)
-    _say(f"{noticed} of {len(planted)} bugs found within {count} seeds")
+    noticed = sum(one.is_noticed for one in planted)
+    _say(f"{noticed} of {len(planted)} bugs found within {count} seeds, or by a schedule")
     return int(any(one.bug == NO_BUG and one.seed is not None for one in found))
 
 

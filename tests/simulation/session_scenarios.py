@@ -81,12 +81,15 @@ def an_isr_change_is_written_after_its_member_lost_power(sim: Simulation) -> Res
     sim.world.run_until(lambda: leadership.proposed is not None, 20, "its leader asks for it")
     trouble = Trouble(frozenset((controller.host,)), frozenset(("commit",)), Way.LATE)
     sim.core.troubles.begin(trouble)
+    before = leadership.follower(follower.broker_id)
+    assert before is not None
+    epoch = before.broker_epoch
     sim.world.run_for(0.1)
     follower.lose_power(entirely=True)
-    catch_up = sim.network.cut([(leader.host, follower.host)])
     follower.boot()
-    sim.world.run_for(0.8)
     sim.core.troubles.end(trouble)
+    sim.world.run_until(lambda: before.broker_epoch > epoch, 20, "it fetches in its new session")
+    catch_up = sim.network.cut([(leader.host, follower.host)])
     sim.world.run_for(4)
     catch_up()
     return end(sim)

@@ -5,10 +5,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tests.simulation import bugs, scenarios
+from tests.simulation import bugs, scenarios, session_scenarios
 from tests.simulation.bugs import Bug
+from tests.simulation.catalogue import BY_NAME
 from tests.simulation.histories import run_history
 from tests.simulation.loop import Broken
+from tests.simulation.schedules import Schedule
 from tests.simulation.simulation import Result, Shape, Simulation, simulation
 from tests.support.seed import EVERY_RUN
 
@@ -108,6 +110,43 @@ def test_a_schedule_made_for_it_finds_a_bug(
         with bug(), simulation(EVERY_RUN + number, shape) as sim:
             try:
                 scenario(sim)
+            except Broken as error:
+                told = str(error)
+                break
+    assert re.search(found, told), told
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule", "shape", "found"),
+    [
+        (
+            "isr-member-epochs-unchecked",
+            session_scenarios.a_follower_loses_power_while_its_return_is_asked_for,
+            scenarios.FOUR,
+            "I3: broker . is in sync",
+        ),
+        (
+            "follower-sessions-not-noted",
+            session_scenarios.a_follower_comes_back_while_the_controller_cannot_write,
+            scenarios.ONE,
+            "I5: .* lack it",
+        ),
+        (
+            "isr-sessions-not-compared",
+            session_scenarios.an_isr_change_is_written_after_its_member_lost_power,
+            scenarios.ONE,
+            "I3: broker . is in sync",
+        ),
+    ],
+)
+def test_a_schedule_finds_a_bug_of_the_catalogue(
+    name: str, schedule: Schedule, shape: Shape, found: str
+) -> None:
+    told = ""
+    for number in range(_TRIES):
+        with BY_NAME[name].plant(), simulation(EVERY_RUN + number, shape) as sim:
+            try:
+                schedule(sim)
             except Broken as error:
                 told = str(error)
                 break
