@@ -165,9 +165,6 @@ class Link:
         network = self.network
         if self.is_over:
             return
-        if any(it[0] is forth for it in self.held) or self._is_cut(forth):
-            self.held.append((forth, data))
-            return
         arrives_s = max(self._free_s[forth], network.world.now_s + self._delay_s(forth))
         self._free_s[forth] = arrives_s
         network.world.call_at(arrives_s, partial(self._arrive, forth, data))
@@ -186,7 +183,7 @@ class Link:
     def _arrive(self, forth: bool, data: bytes | None) -> None:
         if self.is_over:
             return
-        if self._is_cut(forth):
+        if self._is_cut(forth) or any(it[0] is forth for it in self.held):
             self.held.append((forth, data))
             return
         if data is None:
@@ -221,9 +218,10 @@ class Link:
                 self._to_server(data)
 
     def healed(self) -> None:
+        """What was held back arrives before what is still on its way."""
         held, self.held = self.held, []
         for forth, data in held:
-            self.carry(forth, data)
+            self._arrive(forth, data)
 
     def reset(self) -> None:
         """Both sides, as far as they run, see that it is over."""
