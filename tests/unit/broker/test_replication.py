@@ -199,6 +199,20 @@ def test_a_leader_without_a_session_leads_nothing(engine: Engine) -> None:
     engine.append(partition, b"one")
 
 
+def test_a_leader_that_is_elected_again_forgets_what_its_followers_had(engine: Engine) -> None:
+    """They may have cut their logs under another leader, or lost them."""
+    partition = led(engine)
+    engine.append(partition, b"one")
+    fetched(partition, ANN, 1)
+    fetched(partition, BOB, 0)
+    partition.lead(ME, state(epoch=6, isr=(ME, ANN), version=11))
+    assert partition.leadership is not None
+    assert partition.leadership.follower(ANN) is None
+    assert partition.high_watermark == 0
+    fetched(partition, ANN, 1)
+    assert partition.high_watermark == 1
+
+
 def test_what_was_decided_before_does_not_undo_what_was_decided_later(engine: Engine) -> None:
     partition = led(engine)
     partition.follow(state(epoch=7, leader=ANN))
