@@ -32,7 +32,7 @@ NEVER: Final = frozenset(  # a correct producer gets these only if the broker lo
 )
 
 _IN_FLIGHT: Final = 5
-_PIPELINED_S: Final = 0.04  # between two batches
+_PIPELINED_S: Final = 0.08  # between two batches
 _NEW_ROUND: Final = 0.02  # after this share of the batches the producer asks for the leader again
 
 

@@ -38,7 +38,7 @@ from tests.support.checker import History, Partition, Seen
 _WRONG_EPOCHS: Final = 0.02  # of all fetches
 _FAR_AHEAD: Final = 1000
 _NEW_MANNER: Final = 0.05  # of all fetches: from then on with or without a rack, a session
-_END_ASKED: Final = 0.05  # of all fetches: the end of the partition is asked for before
+_END_ASKED: Final = 0.02  # of all fetches: the end of the partition is asked for before
 _LATEST: Final = -1
 _NO_SESSION: Final = -1
 _CONSUMER: Final = -1
