@@ -68,6 +68,7 @@ class Machine:
         self.runs = 0
         self.loop: SimLoop | None = None
         self.node: SimNode | None = None
+        self._stopping: SimNode | None = None
         self.is_wanted = False
         self.thread_delay_s = 0.0
         self.calls_left: int | None = None  # so many changes of files until `end_at_call`
@@ -176,7 +177,8 @@ class Machine:
     def stop(self) -> None:
         """Cleanly, as on SIGTERM."""
         self.is_wanted = False
-        if self.loop is not None and self.node is not None:
+        if self.loop is not None and self.node is not None and self._stopping is not self.node:
+            self._stopping = self.node  # a second signal changes nothing
             self.loop.spawn(self._stop(self.node), "stop")
 
     async def _stop(self, node: "SimNode") -> None:
