@@ -175,6 +175,17 @@ class Mirrors:
         if key in self._saved_starts:
             self._saved_starts[key] = min(self._saved_starts[key], log.start_offset)
 
+    def _truncate(self, log: Log, offset: int, truncate: Callable[[Log, int], None]) -> None:
+        mirror, end = self.of(log), log.next_offset
+        if offset < end:
+            self.cutting(log)
+        truncate(log, offset)
+        mirror.cut()
+        self._start_lowered(log)
+        self.opened(log)
+        if log.next_offset < end:
+            self.was_cut(log.path)
+
     @contextmanager
     def watching(self) -> Iterator[None]:
         append, copy = GrowingLog.append_as_leader, GrowingLog.append_as_follower
@@ -213,15 +224,7 @@ class Mirrors:
                 self._copied(log, mirror, records)
 
         def truncate_to(log: Log, offset: int) -> None:
-            mirror, end = self.of(log), log.next_offset
-            if offset < end:
-                self.cutting(log)
-            truncate(log, offset)
-            mirror.cut()
-            self._start_lowered(log)
-            self.opened(log)
-            if log.next_offset < end:
-                self.was_cut(log.path)
+            self._truncate(log, offset, truncate)
 
         def give_up(at: DataDirectory, topic: str, topic_id: TopicId, partition: int) -> None:
             key = at.partition_path(topic, partition), bytes(topic_id)
