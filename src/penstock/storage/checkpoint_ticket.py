@@ -9,7 +9,7 @@ from penstock.storage.log import Log
 class CheckpointTicket:
     """What `checkpoint_begin` gathered. Only `write` runs in a thread, and touches nothing else."""
 
-    __slots__ = ("_disk", "_path", "_syncs", "files", "logs", "store_revision")
+    __slots__ = ("_disk", "_path", "_syncs", "files", "logs", "marked", "store_revision")
 
     def __init__(
         self,
@@ -18,6 +18,8 @@ class CheckpointTicket:
         files: dict[str, Checkpoint],
         logs: list[tuple[Log, int, int]],
         store_revision: int | None,
+        *,
+        marked: list[str],
     ) -> None:
         self._path = path
         self._disk: Disk = open_files.disk
@@ -25,6 +27,7 @@ class CheckpointTicket:
         self.files = files
         self.logs = logs  # with their truncations and start offsets
         self.store_revision = store_revision
+        self.marked = marked  # logs that were set aside, and that these files do not name
 
     def write(self) -> None:
         for name, checkpoint in self.files.items():

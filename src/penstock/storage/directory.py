@@ -16,7 +16,7 @@ from typing import Final
 from penstock.model.configs import TopicConfig
 from penstock.model.errors import BrokerError, DiskFull, ErrorCode, OutOfResources, StorageFault
 from penstock.model.ids import TopicId
-from penstock.storage import checkpoints, identity, layout, machine, markers, names
+from penstock.storage import checkpoints, identity, layout, machine, markers, names, set_aside
 from penstock.storage.ballast import Ballast
 from penstock.storage.checkpoint_ticket import CheckpointTicket
 from penstock.storage.checkpoints import (
@@ -74,9 +74,13 @@ class DataDirectory:
         self._forgotten: list[tuple[TopicId, int | None]] = []  # since the last checkpoint began
         self._forgot = False  # the checkpoints on disk name more than they should
         self._unsure: set[str] = set()  # checkpoints that were being written, for all we know
+        self._marked: list[str] = []  # set aside since the checkpoints were written
         self._aside: dict[str, int | None] = {  # directories to be removed, from when on they wait
             f"{self.path}/{name}": None for name in os.listdir(self.path) if names.is_aside(name)
         }
+        for aside, topic_id, partition in set_aside.marked(self.path):
+            self._marked.append(aside)
+            self._forget(topic_id, partition)
 
     def _begin_somehow(self, boot_id: str) -> None:
         """On a full disk too, if the room that was set aside is enough."""
@@ -274,10 +278,12 @@ class DataDirectory:
         path = self.partition_path(topic, partition)
         try:
             os.mkdir(aside)
+            set_aside.mark(aside)
             os.rename(path, f"{aside}/partition-{partition}")
         except OSError as error:
             refuse(error, f"{path}: cannot be set aside")
         self._aside[aside] = None
+        self._marked.append(aside)
 
     def give_up(self, topic: str, topic_id: TopicId, partition: int) -> None:
         """Set a damaged log aside; `log_for` then gives one that was never written."""
@@ -372,7 +378,9 @@ class DataDirectory:
         self._unsure.update(changed)
         revision = self.store_revision if self.store_revision != self._saved_revision else None
         state = [(log, log.truncations, log.start_offset) for log in logs]
-        return CheckpointTicket(self.path, self.files, changed, state, revision)
+        return CheckpointTicket(
+            self.path, self.files, changed, state, revision, marked=list(self._marked)
+        )
 
     def checkpoint_end(self, ticket: CheckpointTicket) -> None:
         self._checkpoints |= ticket.files
@@ -382,6 +390,9 @@ class DataDirectory:
             self._saved_revision = ticket.store_revision
         for log, truncations, start_offset in ticket.logs:
             log.checkpointed(truncations, start_offset)
+        for aside in ticket.marked:
+            self._marked.remove(aside)
+            set_aside.unmark(aside)
         for topic_id, partition in self._forgotten:
             for checkpoint in self._checkpoints.values():
                 checkpoint.forget(topic_id, partition)

@@ -1,9 +1,10 @@
 """Names in the data directory: a topic's never meet the broker's own, whatever the topic is called."""
 
 import os
+import re
 from typing import Final
 
-from penstock.model.ids import TopicId, format_topic_id
+from penstock.model.ids import TopicId, format_topic_id, parse_topic_id
 
 DELETE_SUFFIX: Final = "-delete"
 STRAY_SUFFIX: Final = "-stray"
@@ -23,6 +24,7 @@ _OWN: Final = frozenset(
 )
 _OWN_PREFIXES: Final = ("meta.", "metadata.")
 _OWN_SUFFIXES: Final = (".tmp",)
+_OWNER: Final = re.compile(r"\.([\w-]{22})(?:\.\d+)?(?:-delete|-stray)$")  # the id of a topic
 _KEPT_LENGTH: Final = 200  # of a topic's name, so that the id has room in a file name
 
 
@@ -42,6 +44,12 @@ def is_topic(directory: str) -> bool:
 
 def is_aside(directory: str) -> bool:
     return directory.startswith(_ASIDE)
+
+
+def owner_of(aside: str) -> TopicId | None:
+    """The topic id in the name of a directory that was set aside; None if there is none."""
+    match = _OWNER.search(aside)
+    return None if match is None else parse_topic_id(match[1])
 
 
 def set_aside_path(root: str, topic: str, topic_id: TopicId | None, suffix: str) -> str:

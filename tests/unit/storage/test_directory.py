@@ -620,3 +620,31 @@ def test_a_hundred_thousand_partitions_that_were_never_written_cost_little(tmp_p
     assert sum(sys.getsizeof(log) for log in logs) < 260_000
     assert not (tmp_path / "orders").exists()
     assert len(directory.files) == 0
+
+
+@pytest.mark.parametrize("is_written_again", [False, True])
+def test_a_log_that_was_set_aside_before_a_crash_is_not_missed(
+    tmp_path: Path, is_written_again: bool
+) -> None:
+    """The checkpoints still name it; the partition may be hosted here again, with a log that is shorter."""
+    directory = DataDirectory(str(tmp_path), boot_id="b")
+    fill(directory.log_for("t", FIRST, 0, SMALL), 40)
+    directory.log_for("t", FIRST, 0, SMALL).flush()
+    checkpoint(directory)
+    directory.give_up("t", FIRST, 0)
+    if is_written_again:
+        put(directory.log_for("t", FIRST, 0, SMALL), b"v")
+    directory.abandon()
+
+    again = DataDirectory(str(tmp_path), boot_id="b")
+    log = again.log_for("t", FIRST, 0, SMALL)
+    assert log.next_offset == is_written_again
+    fill(log, 60)
+    log.flush()
+    checkpoint(again)
+    assert not list(tmp_path.glob("*/unsaved"))
+    again.abandon()
+
+    last = DataDirectory(str(tmp_path), boot_id="b")
+    assert last.log_for("t", FIRST, 0, SMALL).recovery_point == 60 + is_written_again
+    last.abandon()
