@@ -19,6 +19,7 @@ _CALLS_BETWEEN_STOPS: Final = (1, 4, 15, 60)  # on average
 _LONG: Final = 0.04  # of the stops
 _LONG_S: Final = (0.2, 2.5)
 _SHORT_S: Final = 0.004
+_SLOW_S: Final = 2.5  # of stops in one work, unless the disk hangs: less than a sync may take
 
 
 class ProcessEnded(BaseException):
@@ -73,6 +74,7 @@ class SimThread:
         self._done = done
         self._mean = self._rng.choice(_CALLS_BETWEEN_STOPS)
         self._calls_left = self._next_stop()
+        self._slow_left_s = _SLOW_S
         self._raises: BaseException | None = None
         self.is_ended = False
         self._is_killed = False
@@ -112,15 +114,22 @@ class SimThread:
         if self._calls_left > 0:
             return
         self._calls_left = self._next_stop()
-        delay_s = self._rng.expovariate(1 / _SHORT_S)
-        if self._rng.random() < _LONG:
-            delay_s = self._rng.uniform(*_LONG_S)
-        self._loop.call_later(delay_s + self._loop.thread_delay_s, self.resume)
+        self._loop.call_later(self._delay_s(), self.resume)
         self._carrier.back.release()
         self._carrier.go.acquire()
         raises, self._raises = self._raises, None
         if raises is not None:
             raise raises
+
+    def _delay_s(self) -> float:
+        delay_s = self._rng.expovariate(1 / _SHORT_S)
+        if self._rng.random() < _LONG:
+            delay_s = self._rng.uniform(*_LONG_S)
+        delay_s += self._loop.thread_delay_s
+        if self._loop.thread_delay_s < _SLOW_S:
+            delay_s = min(delay_s, self._slow_left_s)
+            self._slow_left_s -= delay_s
+        return delay_s
 
     def _next_stop(self) -> int:
         return 1 + int(self._rng.expovariate(1 / self._mean))

@@ -14,10 +14,11 @@ class Sync(NamedTuple):
 class Syncs:
     """Of one data directory. Any thread may call it."""
 
-    __slots__ = ("_under_way",)
+    __slots__ = ("_looked_s", "_resumed_s", "_under_way")
 
     def __init__(self) -> None:
         self._under_way: dict[object, Sync] = {}
+        self._looked_s = self._resumed_s = 0.0
 
     @contextmanager
     def of(self, path: str) -> Iterator[None]:
@@ -39,9 +40,17 @@ class Syncs:
         return begun
 
     def hung(self, limit_s: float) -> str | None:
-        """What has been waited for longer than that."""
+        """Return what has been waited for longer than that, if anything. Call it a few times within the limit.
+
+        If nobody called it for half of the limit, the process was stopped, or its machine was: the time before does
+        not count, because syncs were stopped too.
+        """
         now_s = monotonic()
+        if now_s - self._looked_s > limit_s / 2:
+            self._resumed_s = now_s
+        self._looked_s = now_s
         for sync in list(self._under_way.values()):
-            if now_s - sync.since_s > limit_s:
-                return f"{sync.path}: a sync has not returned for {now_s - sync.since_s:.0f} s"
+            waited_s = now_s - max(sync.since_s, self._resumed_s)
+            if waited_s > limit_s:
+                return f"{sync.path}: a sync has not returned for {waited_s:.0f} s"
         return None

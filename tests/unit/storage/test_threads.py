@@ -68,9 +68,28 @@ def test_a_sync_that_does_not_return_is_told_of(monkeypatch: pytest.MonkeyPatch)
     now_s = 100.0
     monkeypatch.setattr(syncs_module, "monotonic", lambda: now_s)
     syncs = Syncs()
+    assert syncs.hung(30) is None
     with syncs.of("/data/t/00.log"):
-        now_s += 30
-        assert syncs.hung(30) is None
+        for _ in range(3):
+            now_s += 10
+            assert syncs.hung(30) is None
         now_s += 1
         assert syncs.hung(30) == "/data/t/00.log: a sync has not returned for 31 s"
     assert syncs.hung(30) is None
+
+
+def test_time_in_which_the_process_was_stopped_does_not_count_for_a_sync(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(syncs_module, "monotonic", lambda: now_s)
+    syncs = Syncs()
+    with syncs.of("/data/t/00.log"):
+        assert syncs.hung(30) is None
+        now_s += 3600
+        for _ in range(3):
+            assert syncs.hung(30) is None
+            now_s += 10
+        assert syncs.hung(30) is None
+        now_s += 1
+        assert syncs.hung(30) == "/data/t/00.log: a sync has not returned for 31 s"
