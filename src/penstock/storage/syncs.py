@@ -3,27 +3,32 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
-from typing import NamedTuple
 
 
-class Sync(NamedTuple):
-    path: str
-    since_s: float
+class Sync:
+    """One that is under way, and how long `hung` has seen it."""
+
+    __slots__ = ("path", "since_s", "waited_s")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.since_s = monotonic()
+        self.waited_s = 0.0
 
 
 class Syncs:
     """Of one data directory. Any thread may call it."""
 
-    __slots__ = ("_looked_s", "_resumed_s", "_under_way")
+    __slots__ = ("_looked_s", "_under_way")
 
     def __init__(self) -> None:
         self._under_way: dict[object, Sync] = {}
-        self._looked_s = self._resumed_s = 0.0
+        self._looked_s = monotonic()
 
     @contextmanager
     def of(self, path: str) -> Iterator[None]:
         mark = object()
-        self._under_way[mark] = Sync(path, monotonic())
+        self._under_way[mark] = Sync(path)
         try:
             yield
         finally:
@@ -32,7 +37,7 @@ class Syncs:
     def waiting(self, what: str) -> Callable[[], None]:
         """A sync is about to be given to a thread. Call what is returned when it begins, or is given up."""
         mark = object()
-        self._under_way[mark] = Sync(f"{what}, which waits for a thread", monotonic())
+        self._under_way[mark] = Sync(f"{what}, which waits for a thread")
 
         def begun() -> None:
             self._under_way.pop(mark, None)
@@ -40,17 +45,16 @@ class Syncs:
         return begun
 
     def hung(self, limit_s: float) -> str | None:
-        """Return what has been waited for longer than that, if anything. Call it a few times within the limit.
+        """Return what has been waited for longer than that, if anything. Call it several times within the limit.
 
-        If nobody called it for half of the limit, the process was stopped, or its machine was: the time before does
-        not count, because syncs were stopped too.
+        Time between two calls counts up to a quarter of the limit. If more has passed, the process was stopped, or
+        its machine was, and the syncs with it.
         """
         now_s = monotonic()
-        if now_s - self._looked_s > limit_s / 2:
-            self._resumed_s = now_s
+        passed_s = min(now_s - self._looked_s, limit_s / 4)
         self._looked_s = now_s
         for sync in list(self._under_way.values()):
-            waited_s = now_s - max(sync.since_s, self._resumed_s)
-            if waited_s > limit_s:
-                return f"{sync.path}: a sync has not returned for {waited_s:.0f} s"
+            sync.waited_s += min(passed_s, now_s - sync.since_s)
+            if sync.waited_s > limit_s:
+                return f"{sync.path}: a sync has not returned for {sync.waited_s:.0f} s"
         return None

@@ -334,8 +334,8 @@ def test_a_round_that_no_thread_begins_is_seen_as_a_sync_that_hangs(
     assert syncs.hung(30) is None
     engine.append(partition)
     engine.tick()
-    for _ in range(3):
-        now_s += 10
+    for _ in range(6):
+        now_s += 5
         assert syncs.hung(30) is None
     now_s += 1
     assert "a flush of 1 logs, which waits for a thread" in (syncs.hung(30) or "")

@@ -303,8 +303,8 @@ def test_a_checkpoint_that_no_thread_begins_is_seen_as_a_sync_that_hangs(
         async with asyncio.TaskGroup() as group:
             group.create_task(keeper._checkpoint())
             await asyncio.sleep(0)
-            for _ in range(4):
-                now_s += 10
+            for _ in range(7):
+                now_s += 5
                 hung = syncs.hung(30)
             engine.threads.run()
         return hung
@@ -402,9 +402,10 @@ def test_a_sync_that_does_not_return_takes_the_directory_offline_and_refuses_who
     engine.append(partition)
     waits = partition.committed(1)
     assert waits is not None
+    Chores(keeper, engine).run(keeper._watch_syncs)
     with engine.directory.syncs.of("00.log"):
-        for _ in range(2):
-            now_s += 14.5
+        for _ in range(4):
+            now_s += 7.25
             Chores(keeper, engine).run(keeper._watch_syncs)
         assert not engine.replicas.is_offline
         now_s += 2
