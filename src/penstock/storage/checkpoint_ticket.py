@@ -9,25 +9,33 @@ from penstock.storage.log import Log
 class CheckpointTicket:
     """What `checkpoint_begin` gathered. Only `write` runs in a thread, and touches nothing else."""
 
-    __slots__ = ("_disk", "_path", "_syncs", "files", "logs", "marked", "store_revision")
+    __slots__ = (
+        "_disk",
+        "_path",
+        "_syncs",
+        "files",
+        "logs",
+        "number",
+        "store_revision",
+    )
 
     def __init__(
         self,
         path: str,
         open_files: OpenFiles,
+        number: int,
+        *,
         files: dict[str, Checkpoint],
         logs: list[tuple[Log, int, int]],
         store_revision: int | None,
-        *,
-        marked: list[str],
     ) -> None:
         self._path = path
         self._disk: Disk = open_files.disk
         self._syncs = open_files.syncs
+        self.number = number  # later tickets have larger ones
         self.files = files
         self.logs = logs  # with their truncations and start offsets
         self.store_revision = store_revision
-        self.marked = marked  # logs that were set aside, and that these files do not name
 
     def write(self) -> None:
         for name, checkpoint in self.files.items():

@@ -23,6 +23,7 @@ Offsets = Mapping[
 class Checkpoint(NamedTuple):
     offsets: dict[TopicId, dict[int, int]]
     is_complete: bool  # no partition was ever forgotten by damage: one that is not named has none
+    number: int = 0  # of the checkpoint that wrote the file; 0: an older version did, or none
 
     def get(self, topic_id: TopicId, partition: int) -> int | None:
         return self.offsets.get(topic_id, {}).get(partition)
@@ -37,12 +38,17 @@ class Checkpoint(NamedTuple):
         offsets = {topic_id: dict(found) for topic_id, found in self.offsets.items()}
         for topic_id, partition, offset in changes:
             offsets.setdefault(topic_id, {})[partition] = offset
-        return Checkpoint(offsets, self.is_complete)
+        return self._replace(offsets=offsets)
 
 
 def encode(name: str, checkpoint: Checkpoint) -> bytes:
     topics = {format_topic_id(key): value for key, value in checkpoint.offsets.items() if value}
-    return sealed.encode(name, {"complete": checkpoint.is_complete, "topics": topics})
+    content = {
+        "complete": checkpoint.is_complete,
+        "number": checkpoint.number,
+        "topics": topics,
+    }
+    return sealed.encode(name, content)
 
 
 def write(directory: str, name: str, checkpoint: Checkpoint, disk: Disk) -> None:
@@ -61,6 +67,6 @@ def read(directory: str, name: str) -> Checkpoint:
             parse_topic_id(topic_id): {int(index): int(offset) for index, offset in found.items()}
             for topic_id, found in content["topics"].items()
         }
-        return Checkpoint(offsets, content["complete"] is True)
+        return Checkpoint(offsets, content["complete"] is True, int(content.get("number", 0)))
     except (sealed.Damaged, KeyError, TypeError, ValueError, AttributeError):
         return lost

@@ -16,8 +16,9 @@ from typing import Final
 from penstock.model.configs import TopicConfig
 from penstock.model.errors import BrokerError, DiskFull, ErrorCode, OutOfResources, StorageFault
 from penstock.model.ids import TopicId
-from penstock.storage import checkpoints, identity, layout, machine, markers, names, set_aside
+from penstock.storage import checkpoints, identity, layout, machine, markers, names
 from penstock.storage.ballast import Ballast
+from penstock.storage.checkpoint_files import CheckpointFiles
 from penstock.storage.checkpoint_ticket import CheckpointTicket
 from penstock.storage.checkpoints import (
     HIGH_WATERMARKS,
@@ -71,16 +72,9 @@ class DataDirectory:
         self._logs: dict[str, dict[int, Log]] = {}
         self._is_closing = False
         self._swapped: set[str] = set()  # logs in which an attempt to open them ended a compaction
-        self._forgotten: list[tuple[TopicId, int | None]] = []  # since the last checkpoint began
-        self._forgot = False  # the checkpoints on disk name more than they should
-        self._unsure: set[str] = set()  # checkpoints that were being written, for all we know
-        self._marked: list[str] = []  # set aside since the checkpoints were written
         self._aside: dict[str, int | None] = {  # directories to be removed, from when on they wait
             f"{self.path}/{name}": None for name in os.listdir(self.path) if names.is_aside(name)
         }
-        for aside, topic_id, partition in set_aside.marked(self.path):
-            self._marked.append(aside)
-            self._forget(topic_id, partition)
 
     def _begin_somehow(self, boot_id: str) -> None:
         """On a full disk too, if the room that was set aside is enough."""
@@ -99,14 +93,8 @@ class DataDirectory:
         self._epoch: int | None = None
         self._run = uuid.uuid4().hex
         self.last_run = markers.read_last_run(self.path, boot_id, is_new=is_new)
-        self._checkpoints = {
-            name: checkpoints.read(self.path, name)
-            for name in (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS)
-        }
-        nothing = Checkpoint({}, is_complete=False)
-        has_sizes = self.last_run.has_sizes
-        self._checkpoints[LOG_SIZES] = (
-            checkpoints.read(self.path, LOG_SIZES) if has_sizes else nothing
+        self._checkpoints = CheckpointFiles(
+            self.path, self.files, has_sizes=self.last_run.has_sizes
         )
         self.store_revision = markers.read_store_revision(self.path)
         self._saved_revision = self.store_revision
@@ -274,16 +262,14 @@ class DataDirectory:
             self._set_aside(topic, owner.topic_id if owner else None, partition)
 
     def _set_aside(self, topic: str, owner: TopicId | None, partition: int) -> None:
-        aside = names.set_aside_path(self.path, topic, owner, names.STRAY_SUFFIX)
+        number = self._checkpoints.number
+        aside = names.log_aside_path(self.path, topic, owner, partition, number)
         path = self.partition_path(topic, partition)
         try:
-            os.mkdir(aside)
-            set_aside.mark(aside)
-            os.rename(path, f"{aside}/partition-{partition}")
+            os.rename(path, aside)
         except OSError as error:
             refuse(error, f"{path}: cannot be set aside")
         self._aside[aside] = None
-        self._marked.append(aside)
 
     def give_up(self, topic: str, topic_id: TopicId, partition: int) -> None:
         """Set a damaged log aside; `log_for` then gives one that was never written."""
@@ -291,7 +277,7 @@ class DataDirectory:
         log = self._logs.get(topic, {}).pop(partition, None)
         if log is not None:
             log.abandon()
-        self._forget(topic_id, partition)
+        self._checkpoints.forget(topic_id, partition)
         if os.path.exists(self.partition_path(topic, partition)):
             self._set_aside(topic, topic_id, partition)
 
@@ -302,14 +288,8 @@ class DataDirectory:
         self._check_open()
         for log in self._logs.pop(topic, {}).values():
             log.abandon()
-        self._forget(topic_id, None)
+        self._checkpoints.forget(topic_id, None)
         self._retire_topic(topic, topic_id, names.DELETE_SUFFIX)
-
-    def _forget(self, topic_id: TopicId, partition: int | None) -> None:
-        self._forgotten.append((topic_id, partition))
-        self._forgot = True
-        for checkpoint in self._checkpoints.values():
-            checkpoint.forget(topic_id, partition)
 
     def set_aside_unknown(self, topics: Mapping[str, TopicId]) -> list[str]:
         """Set aside the files of every topic that is not among all that exist; their names.
@@ -344,58 +324,30 @@ class DataDirectory:
             delay_ms = delete_delay_ms if path.endswith(names.DELETE_SUFFIX) else STRAY_DELAY_MS
             if since_ms is None:
                 self._aside[path] = now_ms
-            elif now_ms - since_ms >= delay_ms:
+            elif now_ms - since_ms >= delay_ms and not self._is_needed(path):
                 paths.append(path)
                 del self._aside[path]
         return paths
+
+    def _is_needed(self, aside: str) -> bool:
+        """Whether a crash now would leave entries of the old log, which only the name of `aside` tells from new ones."""
+        log = names.log_aside(os.path.basename(aside))
+        return log is not None and self._checkpoints.may_name(log)
 
     # Checkpoints -----------------------------------------------------------------------------
 
     def checkpoint_begin(self, high_watermarks: checkpoints.Offsets) -> CheckpointTicket:
         """What to write down now. Then `ticket.write()` in a thread, then `checkpoint_end(ticket)`."""
-        self._forgotten = []
-        logs = [log for log in self.logs() if log.segments]
-        marks = [
-            (topic_id, index, offset)
-            for topic_id, found in high_watermarks.items()
-            for index, offset in found.items()
-        ]
-        current = self._checkpoints
-        files = {
-            RECOVERY_POINTS: current[RECOVERY_POINTS].updated(
-                (log.topic_id, log.partition, log.recovery_point) for log in logs
-            ),
-            HIGH_WATERMARKS: current[HIGH_WATERMARKS].updated(marks),
-            LOG_STARTS: current[LOG_STARTS].updated(
-                (log.topic_id, log.partition, log.start_offset) for log in logs
-            ),
-        }
-        changed = {
-            name: new
-            for name, new in files.items()
-            if self._forgot or name in self._unsure or new != current[name]
-        }
-        self._unsure.update(changed)
         revision = self.store_revision if self.store_revision != self._saved_revision else None
-        state = [(log, log.truncations, log.start_offset) for log in logs]
-        return CheckpointTicket(
-            self.path, self.files, changed, state, revision, marked=list(self._marked)
-        )
+        logs = [log for log in self.logs() if log.segments]
+        return self._checkpoints.begin(logs, high_watermarks, revision)
 
     def checkpoint_end(self, ticket: CheckpointTicket) -> None:
-        self._checkpoints |= ticket.files
-        self._unsure.difference_update(ticket.files)
-        self._forgot = bool(self._forgotten)
+        self._checkpoints.end(ticket)
         if ticket.store_revision is not None:
             self._saved_revision = ticket.store_revision
         for log, truncations, start_offset in ticket.logs:
             log.checkpointed(truncations, start_offset)
-        for aside in ticket.marked:
-            self._marked.remove(aside)
-            set_aside.unmark(aside)
-        for topic_id, partition in self._forgotten:
-            for checkpoint in self._checkpoints.values():
-                checkpoint.forget(topic_id, partition)
 
     # The end ---------------------------------------------------------------------------------
 
@@ -423,7 +375,7 @@ class DataDirectory:
             ticket = self.checkpoint_begin(high_watermarks)
             ticket.write()
             self.checkpoint_end(ticket)
-            self._write_sizes()
+            self._checkpoints.write_sizes(self.logs())
             markers.write_clean(self.path, self._run, self._seen(), self._disk)
         except BaseException as error:
             if isinstance(error, StorageFault):
@@ -432,15 +384,6 @@ class DataDirectory:
             self.abandon()
             raise
         os.close(self._lock_fd)
-
-    def _write_sizes(self) -> None:
-        """Logs that this run did not open are as large as they were."""
-        sizes = self._checkpoints[LOG_SIZES].updated(
-            (log.topic_id, log.partition, sum(segment.size_bytes for segment in log.segments))
-            for log in self.logs()
-            if log.segments
-        )
-        checkpoints.write(self.path, LOG_SIZES, sizes, self._disk)
 
     def _close_logs(self) -> None:
         """Many at a time: the disk makes one journal entry of syncs that come together."""

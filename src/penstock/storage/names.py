@@ -2,7 +2,7 @@
 
 import os
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.model.ids import TopicId, format_topic_id, parse_topic_id
 
@@ -24,8 +24,8 @@ _OWN: Final = frozenset(
 )
 _OWN_PREFIXES: Final = ("meta.", "metadata.")
 _OWN_SUFFIXES: Final = (".tmp",)
-_OWNER: Final = re.compile(r"\.([\w-]{22})(?:\.\d+)?(?:-delete|-stray)$")  # the id of a topic
-_KEPT_LENGTH: Final = 200  # of a topic's name, so that the id has room in a file name
+_LOG_ASIDE: Final = re.compile(r"~partition-(\d+)~(\d+)\.([\w-]{22})(?:\.\d+)?-stray$")
+_KEPT_LENGTH: Final = 180  # of a topic's name, so that the rest has room in a file name
 
 
 def directory_of(topic: str) -> str:
@@ -46,16 +46,34 @@ def is_aside(directory: str) -> bool:
     return directory.startswith(_ASIDE)
 
 
-def owner_of(aside: str) -> TopicId | None:
-    """The topic id in the name of a directory that was set aside; None if there is none."""
-    match = _OWNER.search(aside)
-    return None if match is None else parse_topic_id(match[1])
+class LogAside(NamedTuple):
+    """The log of one partition that was set aside."""
+
+    topic_id: TopicId
+    partition: int
+    checkpoint: int  # number of the newest one at that time
 
 
-def set_aside_path(root: str, topic: str, topic_id: TopicId | None, suffix: str) -> str:
-    """Where a topic's files wait to be removed; a path that is not taken."""
+def log_aside(directory: str) -> LogAside | None:
+    """The log that a directory of that name holds; None if that is not one log of a known topic."""
+    match = _LOG_ASIDE.search(directory) if is_aside(directory) else None
+    return match and LogAside(parse_topic_id(match[3]), int(match[1]), int(match[2]))
+
+
+def log_aside_path(
+    root: str, topic: str, topic_id: TopicId | None, partition: int, checkpoint: int
+) -> str:
+    """Where the log of one partition waits to be removed; a path that is not taken."""
+    log = f"{_ESCAPE}partition-{partition}{_ESCAPE}{checkpoint}"
+    return set_aside_path(root, topic, topic_id, STRAY_SUFFIX, log)
+
+
+def set_aside_path(
+    root: str, topic: str, topic_id: TopicId | None, suffix: str, log: str = ""
+) -> str:
+    """Where a topic's files wait to be removed, or those of one log; a path that is not taken."""
     owner = format_topic_id(topic_id) if topic_id is not None else "unknown"
-    stem, count = f"{root}/{_ASIDE}{topic[:_KEPT_LENGTH]}.{owner}", 0
+    stem, count = f"{root}/{_ASIDE}{topic[:_KEPT_LENGTH]}{log}.{owner}", 0
     path = f"{stem}{suffix}"
     while os.path.exists(path):
         count += 1
