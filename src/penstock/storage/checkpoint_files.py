@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from penstock.model.ids import TopicId
 from penstock.storage import checkpoints, names
-from penstock.storage.checkpoint_ticket import CheckpointTicket
+from penstock.storage.checkpoint_ticket import CheckpointTicket, WriteOrder
 from penstock.storage.checkpoints import (
     HIGH_WATERMARKS,
     LOG_SIZES,
@@ -44,8 +44,10 @@ class CheckpointFiles:
         """Read the files. Waits for the disk if an older version wrote them."""
         self._path = path
         self._open_files = open_files
+        self._order = WriteOrder()
         self._forgotten: list[_Forgotten] = []
         self._unsure: set[str] = set()  # files that were being written, for all we know
+        self._ended = 0  # the newest checkpoint that is known to be on the disk
         self._files = {name: checkpoints.read(path, name) for name in _NAMES}
         logs_aside = list(_logs_aside(path))
         numbers = [log.checkpoint for log in logs_aside]
@@ -122,18 +124,25 @@ class CheckpointFiles:
         return CheckpointTicket(
             self._path,
             self._open_files,
+            self._order,
             self.number,
             files=changed,
             logs=state,
             store_revision=store_revision,
         )
 
-    def end(self, ticket: CheckpointTicket) -> None:
+    def end(self, ticket: CheckpointTicket) -> bool:
+        """The ticket was written; False if a later one was before it, which then has all of it."""
+        if ticket.number < self._ended:
+            return False
+        self._ended = ticket.number
         self._files |= ticket.files
-        self._unsure.difference_update(ticket.files)
+        if ticket.number == self.number:  # else a later one may have been written in part
+            self._unsure.clear()
         self._forgotten = [gone for gone in self._forgotten if gone.number >= ticket.number]
         for gone in self._forgotten:
             self._forget_now(gone.topic_id, gone.partition)
+        return True
 
     def write_sizes(self, logs: Iterator[Log]) -> None:
         """Logs that this run did not open are as large as they were. Waits for the disk."""

@@ -343,7 +343,8 @@ class DataDirectory:
         return self._checkpoints.begin(logs, high_watermarks, revision)
 
     def checkpoint_end(self, ticket: CheckpointTicket) -> None:
-        self._checkpoints.end(ticket)
+        if not self._checkpoints.end(ticket):
+            return
         if ticket.store_revision is not None:
             self._saved_revision = ticket.store_revision
         for log, truncations, start_offset in ticket.logs:

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from penstock.model.errors import DiskFull
 from penstock.model.ids import TopicId, format_topic_id
 from penstock.storage import checkpoints, names, sealed
 from penstock.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
@@ -344,3 +345,64 @@ def test_other_names_are_not_of_one_log(tmp_path: Path) -> None:
         f"orders~partition-0~1.{format_topic_id(TOPIC)}-stray",
     ]
     assert [log_aside(os.path.basename(path)) for path in others] == [None] * len(others)
+
+
+# Checkpoints that overlap --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("written", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("ended", [(0, 1), (1, 0)])
+def test_of_two_checkpoints_at_once_the_later_one_counts(
+    tmp_path: Path, written: tuple[int, int], ended: tuple[int, int]
+) -> None:
+    """Whichever thread is first."""
+    directory = opened(tmp_path)
+    write_old_log(directory)
+    earlier = directory.checkpoint_begin({TOPIC: {0: OLD_END - 1}})
+    directory.give_up("orders", TOPIC, 0)
+    write_new_log(directory)
+    tickets = earlier, directory.checkpoint_begin({TOPIC: {0: NEW_END}})
+    for index in written:
+        tickets[index].write()
+    for index in ended:
+        directory.checkpoint_end(tickets[index])
+    assert directory.high_watermark(TOPIC, 0) == NEW_END
+    assert directory.checkpoint_begin({TOPIC: {0: NEW_END}}).files == {}
+    directory.abandon()
+
+    again = opened(tmp_path, "later-boot")
+    check_new_log(again)
+    assert again.high_watermark(TOPIC, 0) == NEW_END
+
+
+def test_logs_set_aside_between_two_checkpoints_at_once_are_forgotten(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    write_old_log(directory)
+    directory.give_up("orders", TOPIC, 0)
+    tickets = [directory.checkpoint_begin({}) for _ in range(2)]
+    for ticket in tickets:
+        ticket.write()
+        directory.checkpoint_end(ticket)
+    directory.abandon()
+    assert log_in(opened(tmp_path)).next_offset == 0
+
+
+def test_a_later_checkpoint_that_failed_is_written_again_after_an_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = opened(tmp_path)
+    write_old_log(directory)
+    earlier = directory.checkpoint_begin({TOPIC: {0: OLD_END - 2}})
+    later = directory.checkpoint_begin({TOPIC: {0: OLD_END - 1}})
+    with monkeypatch.context() as full:
+        full.setattr(checkpoints, "write", _no_room)
+        with pytest.raises(DiskFull):
+            later.write()
+    earlier.write()
+    directory.checkpoint_end(earlier)
+    assert directory.high_watermark(TOPIC, 0) == OLD_END - 2
+    assert set(directory.checkpoint_begin({TOPIC: {0: OLD_END - 2}}).files) == {HIGH_WATERMARKS}
+
+
+def _no_room(*_: object) -> None:
+    raise DiskFull("full")
