@@ -8,7 +8,7 @@ from penstock.storage.layout import Found
 from penstock.storage.log import Log
 from penstock.storage.recovery import REMEDY, Ending, Past, Recovery
 from penstock.storage.segment import DamagedLog, Segment
-from penstock.storage.segments import Segments, keep_marked
+from penstock.storage.segments import Segments
 
 
 def open_log(
@@ -35,8 +35,6 @@ def open_log(
     if _lacks_all(log.path, found, past) or _lacks_front(log.path, found, past):
         return _emptied(log, opened, found, past)
     items, log.recovery = recovery.open_segments(opened, past)
-    if past.has_gaps and past.ending is not Ending.CLEAN:
-        _forget_markers(items)
     next_offset = items[-1].next_offset
     sure_upto = min(past.recovery_point or 0, next_offset)
     epochs_upto = next_offset if past.ending is Ending.CLEAN else sure_upto
@@ -52,14 +50,6 @@ def open_log(
     log.saved_start_offset = past.start_offset or 0
     log.unflushed_bytes = log.recovery.scanned_bytes - log.recovery.dropped_bytes
     return log
-
-
-def _forget_markers(segments: list[Segment]) -> None:
-    """A crash may have come between a swap and its indexes: an abort whose marker was compacted away must not be
-    told to readers, who would leave out all that its producer wrote later."""
-    for segment in segments:
-        if segment.aborted:
-            keep_marked(segment, segment.aborted)
 
 
 def _lacks_all(path: str, found: Found, past: Past) -> bool:

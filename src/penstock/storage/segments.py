@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple, overload
 
-from penstock.model.errors import DiskFull, OutOfResources
+from penstock.model.errors import DiskFull, OutOfResources, StorageFault
 from penstock.storage import swap
 from penstock.storage.files import OpenFiles, SegmentFile, halfway
 from penstock.storage.segment import LOG_SUFFIX, SPARE_SUFFIX, Segment
@@ -159,7 +159,7 @@ class Segments(Sequence[Segment]):
                 )
             ]
             for segment in new:
-                keep_marked(segment, aborted)
+                _keep_marked(segment, aborted)
         self._items[number : number + len(old)] = new
         for segment in old:
             if segment.base_offset not in change.new:
@@ -177,9 +177,16 @@ class Segments(Sequence[Segment]):
             segment.close()
 
 
-def keep_marked(segment: Segment, aborted: Sequence[AbortedEntry]) -> None:
-    """Have only those of the aborted transactions whose markers are in the segment."""
-    segment.txns.keep([entry for entry in aborted if _has_marker(segment, entry.last_offset)])
+def _keep_marked(segment: Segment, aborted: Sequence[AbortedEntry]) -> None:
+    """Have only those of the aborted transactions whose markers are in the segment.
+
+    The old index must be gone before the swap is finished: `swap.complete` does the same after a crash, but only then.
+    """
+    entries = [entry for entry in aborted if _has_marker(segment, entry.last_offset)]
+    try:
+        segment.txns.keep_saved(entries)
+    except DiskFull as error:
+        raise StorageFault(str(error)) from error  # the segments are in place
 
 
 def _has_marker(segment: Segment, offset: int) -> bool:

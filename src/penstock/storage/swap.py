@@ -7,12 +7,13 @@
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple
 
 from penstock.model.errors import StorageFault
-from penstock.storage import identity, sealed
+from penstock.records.batch import BatchHeader
+from penstock.storage import identity, sealed, txn_index
 from penstock.storage.files import (
     Disk,
     OpenFiles,
@@ -88,6 +89,7 @@ def complete(directory: str, names: Iterable[str]) -> bool:
             install(directory, swap)
             if _is_installed(directory, swap):
                 _remove_old(directory, swap)
+            _forget_aborts(directory, swap)
             finish(directory, swap)
     for name in names:
         if name.endswith(CLEANED):
@@ -101,14 +103,40 @@ def _is_installed(directory: str, swap: Swap) -> bool:
     while `prepare` committed the swap, and the old ones are the log."""
     if len(swap.old) == 1:
         return True  # nothing is to be removed
-    file = SegmentFile(OpenFiles(limit=8), directory, swap.new[-1], LOG_SUFFIX)
-    file.measure()
     end = swap.new[-1]
-    with suppress(DamagedLog):  # it reaches as far as it can be read
-        for _, header in Segment(file, 0, end).headers():
-            end = header.next_offset
-    file.close()
+    for header in _readable_headers(_segment_at(directory, swap.new[-1])):
+        end = header.next_offset
     return end > swap.old[-1]
+
+
+def _forget_aborts(directory: str, swap: Swap) -> None:
+    """Forget the aborts whose markers were compacted away: readers would leave out all that their producers wrote
+    later. The index files are still those of the old segments."""
+    for base_offset in swap.new:
+        if txn_index.exists(directory, base_offset):
+            segment = _segment_at(directory, base_offset)
+            markers = {
+                header.last_offset
+                for header in _readable_headers(segment)
+                if header.is_control and header.record_count > 0
+            }
+            kept = [entry for entry in segment.aborted if entry.last_offset in markers]
+            segment.txns.keep_saved(kept)
+            segment.close()
+
+
+def _segment_at(directory: str, base_offset: int) -> Segment:
+    file = SegmentFile(OpenFiles(limit=8), directory, base_offset, LOG_SUFFIX)
+    file.measure()
+    return Segment(file, 0, base_offset)
+
+
+def _readable_headers(segment: Segment) -> Iterator[BatchHeader]:
+    """As far as the segment can be read. Its file is closed afterwards."""
+    with suppress(DamagedLog):
+        for _, header in segment.headers():
+            yield header
+    segment.file.close()
 
 
 def is_under_way(names: Iterable[str]) -> bool:

@@ -2,9 +2,11 @@
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from struct import Struct
 from typing import Final, NamedTuple
 
+from penstock.model.errors import DiskFull
 from penstock.records.crc32c import crc32c
 from penstock.storage.files import OpenFiles, SegmentFile
 
@@ -88,11 +90,21 @@ class TxnIndex:
         """Forget the transactions whose markers are at or past `next_offset`."""
         self.keep([entry for entry in self.entries if entry.last_offset < next_offset])
 
-    def save(self) -> SegmentFile | None:
-        """Make the file equal; the file, if there is any."""
+    def keep_saved(self, entries: list[AbortedEntry]) -> None:
+        """Have only these, also in the file. On a full disk there is no file: it is made again from the batches."""
+        self.keep(entries)
+        self._remove_stale()
+        with suppress(DiskFull):
+            self.save()
+
+    def _remove_stale(self) -> None:
         if self._stale:
             self._file.unlink()
             self._file.size, self._stale = 0, False
+
+    def save(self) -> SegmentFile | None:
+        """Make the file equal; the file, if there is any."""
+        self._remove_stale()
         if self._saved < len(self.entries):
             if self._file.size == 0:
                 self._file.replace()

@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
+from penstock.records.batch import BatchHeader
 from penstock.records.builder import build_batch
 from penstock.records.compression import Codec
 from penstock.records.control import ControlType, decode_marker
@@ -16,6 +17,7 @@ from penstock.records.record import Record
 from penstock.storage.compaction import assess, first_dirty
 from penstock.storage.log import Log
 from penstock.storage.recovery import Ending, Past
+from penstock.storage.segment import Segment
 from tests.unit.records.histories import History, Step
 from tests.unit.storage.compacted import (
     NOW_MS,
@@ -119,12 +121,7 @@ def test_readers_are_told_of_no_abort_whose_marker_is_gone(tmp_path: Path, endin
     for number in range(1_000):
         path = tmp_path / str(number)
         with without_syncs():
-            log = _written(path)
-            for round_ms in range(4):  # its records go, then it gets its horizon
-                run(begin(log, now_ms=NOW_MS + round_ms))
-                write(log, _more(log, round_ms))
-            assert _markers_of_aborts(log) == len(log.aborted_transactions(0, log.next_offset)) == 1
-            log.flush()
+            log = _aborted(path)
             with crash_at(number) as made:
                 try:
                     run(begin(log, now_ms=NOW_MS + 1_000))
@@ -135,6 +132,70 @@ def test_readers_are_told_of_no_abort_whose_marker_is_gone(tmp_path: Path, endin
         assert len(told) <= _markers_of_aborts(log), f"after {number} calls"
         if len(made) < number:
             break
+
+
+@pytest.mark.parametrize("ending", [Ending.PROCESS_CRASH, Ending.POWER_LOSS])
+def test_an_abort_is_forgotten_wherever_the_completion_of_a_swap_crashes(
+    tmp_path: Path, ending: Ending
+) -> None:
+    """The swap is certain and not yet made: the start after the crash makes it, and may crash itself."""
+    past = Past(ending, 15, 0)
+    for number in range(1_000):
+        path = tmp_path / str(number)
+        with without_syncs():
+            log = _aborted(path)
+            round_ = begin(log, now_ms=NOW_MS + 1_000)
+            round_.clean()
+            round_.prepare()
+            with crash_at(number) as made:
+                try:
+                    open_compacted(str(path), past)
+                except Crash:
+                    pass
+            for _ in range(2):  # neither of which makes anything durable
+                again = open_compacted(str(path), past)
+                assert _markers_of_aborts(again) == 0
+                assert again.aborted_transactions(0, again.next_offset) == [], f"{number} calls"
+        if len(made) < number:
+            break
+    assert number > 8
+
+
+def test_a_start_after_a_crash_does_not_look_for_the_marker_of_every_abort(tmp_path: Path) -> None:
+    """There may be many thousands, and the event loop waits."""
+    count = 200
+    log, history = open_compacted(str(tmp_path), topic_config=config()), History()
+    for _ in range(count):
+        history.append(Step(1, True, None, Codec.NONE, [(b"b", b"1", 1)]))
+        history.append(Step(1, True, ControlType.ABORT, Codec.NONE, []))
+    write(log, history.batches)
+    history.append(_put(b"a", b"1"))
+    write(log, history.batches[-1:])
+    with without_syncs():
+        run(begin(log))
+        log.flush()
+    found: list[int] = []
+    find = Segment.find
+
+    def counted(segment: Segment, offset: int) -> tuple[int, BatchHeader] | None:
+        found.append(offset)
+        return find(segment, offset)
+
+    with patch.object(Segment, "find", counted):
+        again = open_compacted(str(tmp_path), Past(Ending.PROCESS_CRASH, log.next_offset, 0))
+    assert len(again.aborted_transactions(0, again.next_offset)) == count
+    assert len(found) < 20
+
+
+def _aborted(path: Path) -> Log:
+    """The next round, after a while, takes the marker of its aborted transaction."""
+    log = _written(path)
+    for round_ms in range(4):  # its records go, then it gets its horizon
+        run(begin(log, now_ms=NOW_MS + round_ms))
+        write(log, _more(log, round_ms))
+    assert _markers_of_aborts(log) == len(log.aborted_transactions(0, log.next_offset)) == 1
+    log.flush()
+    return log
 
 
 def _more(log: Log, number: int) -> list[bytearray]:
