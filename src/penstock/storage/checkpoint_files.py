@@ -1,9 +1,9 @@
 """The checkpoint files of a data directory, and which of their entries speak of a log that is gone.
 
-Checkpoints are numbered. Each file carries the number of the checkpoint that wrote it, and the directory of a log that
-was set aside carries the number of the newest checkpoint at that time. The entries of files up to that number are of
-the old log; those of later files are of the log that has taken its place. One rename sets a log aside, so there is no
-moment at which a crash can lose this, and nothing has to be removed afterwards.
+Checkpoints are numbered. Each file carries the number of the checkpoint that wrote it. The directory
+of a log that was set aside carries the number of the newest checkpoint at that time: files up to that
+number speak of the old log, later files of the log that has taken its place. One rename sets a log
+aside, so no crash can separate it from its number, and nothing has to be removed afterwards.
 """
 
 import os
@@ -24,8 +24,8 @@ from penstock.storage.files import OpenFiles
 from penstock.storage.log import Log
 from penstock.storage.names import LogAside
 
-# In the order in which they are written. A log that begins past offset 0 needs its start first: with a recovery point
-# and no start, it would seem to have lost its front.
+# In the order in which they are written. A log that begins past offset 0 needs its start first: with
+# a recovery point and no start, it would seem to have lost its front.
 _NAMES: Final = (LOG_STARTS, RECOVERY_POINTS, HIGH_WATERMARKS)
 
 
@@ -59,7 +59,7 @@ class CheckpointFiles:
         self._files[LOG_SIZES] = checkpoints.read(path, LOG_SIZES) if has_sizes else nothing
 
     def _number_files(self) -> None:
-        """Give a number to files of an older version, which are newer than every log aside that has one."""
+        """Number the files of an older version. They are newer than every log aside with a number."""
         unnumbered = [name for name in _NAMES if _is_unnumbered(self._files[name])]
         if unnumbered:
             self.number += 1

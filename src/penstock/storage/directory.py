@@ -330,7 +330,7 @@ class DataDirectory:
         return paths
 
     def _is_needed(self, aside: str) -> bool:
-        """Whether a crash now would leave entries of the old log, which only the name of `aside` tells from new ones."""
+        """Whether entries of the old log may be on the disk: only this name tells them from new ones."""
         log = names.log_aside(os.path.basename(aside))
         return log is not None and self._checkpoints.may_name(log)
 

@@ -180,7 +180,7 @@ class Segments(Sequence[Segment]):
 def _keep_marked(segment: Segment, aborted: Sequence[AbortedEntry]) -> None:
     """Have only those of the aborted transactions whose markers are in the segment.
 
-    The old index must be gone before the swap is finished: `swap.complete` does the same after a crash, but only then.
+    The old index must be gone before the swap is finished: a start repairs it only with a swap.
     """
     entries = [entry for entry in aborted if _has_marker(segment, entry.last_offset)]
     try:

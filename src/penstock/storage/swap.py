@@ -110,8 +110,11 @@ def _is_installed(directory: str, swap: Swap) -> bool:
 
 
 def _forget_aborts(directory: str, swap: Swap) -> None:
-    """Forget the aborts whose markers were compacted away: readers would leave out all that their producers wrote
-    later. The index files are still those of the old segments."""
+    """Forget the aborts whose markers were compacted away.
+
+    Readers would leave out all that the producers wrote later. The index files may still be those of
+    the old segments.
+    """
     for base_offset in swap.new:
         if txn_index.exists(directory, base_offset):
             segment = _segment_at(directory, base_offset)

@@ -91,7 +91,10 @@ class TxnIndex:
         self.keep([entry for entry in self.entries if entry.last_offset < next_offset])
 
     def keep_saved(self, entries: list[AbortedEntry]) -> None:
-        """Have only these, also in the file. On a full disk there is no file: it is made again from the batches."""
+        """Have only these, also in the file.
+
+        On a full disk there is no file: it is made again from the batches.
+        """
         self.keep(entries)
         self._remove_stale()
         with suppress(DiskFull):

@@ -138,7 +138,7 @@ def test_readers_are_told_of_no_abort_whose_marker_is_gone(tmp_path: Path, endin
 def test_an_abort_is_forgotten_wherever_the_completion_of_a_swap_crashes(
     tmp_path: Path, ending: Ending
 ) -> None:
-    """The swap is certain and not yet made: the start after the crash makes it, and may crash itself."""
+    """The start after a crash makes a swap that was prepared, and may crash itself."""
     past = Past(ending, 15, 0)
     for number in range(1_000):
         path = tmp_path / str(number)

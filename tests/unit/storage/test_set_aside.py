@@ -1,4 +1,4 @@
-"""A new log is never measured by the checkpoint entries of a log that was set aside, and never loses its own."""
+"""A new log is never measured by checkpoint entries of the old log, and never loses its own."""
 
 import os
 from collections.abc import Iterator
@@ -105,7 +105,7 @@ class Run:
 
 @contextmanager
 def crash_at(disk: SimDisk, step: int) -> Iterator[list[bool]]:
-    """Before the call that is number `step` of those that change something; the calls that were made."""
+    """Crash before call number `step` of those that change something. Yields the calls made."""
     made: list[bool] = []
 
     def before_call(changes: bool) -> None:
@@ -347,7 +347,7 @@ def test_other_names_are_not_of_one_log(tmp_path: Path) -> None:
     assert [log_aside(os.path.basename(path)) for path in others] == [None] * len(others)
 
 
-# Checkpoints that overlap --------------------------------------------------------------------------
+# Checkpoints that overlap ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("written", [(0, 1), (1, 0)])
