@@ -350,10 +350,7 @@ class Connection:
         """Keeps the frame's buffer, or copies it out of the scratch buffer, before it returns."""
         buffer = self._keep_buffer()
         if buffer is None:
-            frame, request = (
-                memoryview(bytearray(frame)),
-                None,
-            )  # its records are in the scratch buffer
+            frame, request = memoryview(bytearray(frame)), None  # decoded from the copy
         if answer.api.slices is not None:
             return self._append_long(
                 answer.api.slices, answer, context, frame, position, buffer, request
@@ -398,32 +395,49 @@ class Connection:
         request: Message | None,
     ) -> Encoded | None:
         """Append a large request in slices. The next request may begin once all batches are in their logs."""
-        api, turns = answer.api, self._loop.turns
         try:
-            async with self._working():
-                if request is None:
-                    request = await self._decoded(answer, frame, position)
-                appends = await turns.run(slices.begin(request, context))
-            if appends.waiting is not None:
-                with suppress(BrokerError):  # each partition is refused by itself
-                    await appends.waiting
-            sliced = SlicedAppend(
-                slices.parts,
-                appends,
-                context,
-                lambda part, error: self._refusal(api, part, error),
-                lambda later: self._loop.spawn(later, api.name),
-            )
-            async with self._working():
-                await turns.run(sliced.steps(request, self._is_closed, self._loop.time))
-            await sliced.entered()
+            sliced = await self._enter(slices, answer, context, frame, position, request)
+        except HangUp as error:
+            raise error.without_frames() from None
         finally:
             self._give_back(buffer)
+            # not kept while acknowledgements are awaited
+            frame, buffer, request = _NOTHING, None, None
         self._let_next_begin(answer)
         reply = await sliced.response()
         if reply is None or self._is_closed():
             return None
-        return await turns.run(answer.encoded_in_steps(reply))
+        return await self._loop.turns.run(answer.encoded_in_steps(reply))
+
+    async def _enter(
+        self,
+        slices: Slices,
+        answer: Answer,
+        context: Context,
+        frame: memoryview,
+        position: int,
+        request: Message | None,
+    ) -> SlicedAppend:
+        """Append all batches of a large request. Return what knows the acknowledgements that are still to come."""
+        api, turns = answer.api, self._loop.turns
+        async with self._working():
+            if request is None:
+                request = await self._decoded(answer, frame, position)
+            appends = await turns.run(slices.begin(request, context))
+        if appends.waiting is not None:
+            with suppress(BrokerError):  # each partition is refused by itself
+                await appends.waiting
+        sliced = SlicedAppend(
+            slices.parts,
+            appends,
+            context,
+            lambda part, error: self._refusal(api, part, error),
+            lambda later: self._loop.spawn(later, api.name),
+        )
+        async with self._working():
+            await turns.run(sliced.steps(request, self._is_closed, self._loop.time))
+        await sliced.entered()
+        return sliced
 
     @asynccontextmanager
     async def _working(self) -> AsyncIterator[None]:

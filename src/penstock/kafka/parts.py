@@ -73,6 +73,10 @@ class Parts:
             if some:
                 yield Part(_with(request, name, some), continued)
 
+    def without_records(self, request: Message) -> Any:
+        """Return a copy that names the same partitions, and does not keep the frame in memory."""
+        return _without_records(request, self._request)
+
     def join(self, whole: Message, more: Message, continued: int) -> None:
         """Add a part's response to those of the parts before it."""
         name, *path = self._response
@@ -175,6 +179,13 @@ def _with(struct: Struct, name: str, value: Any) -> Any:
     """A copy with another value of one field."""
     fields = {field: getattr(struct, field) for field in type(struct).fields}
     return type(struct)(**{**fields, name: value})
+
+
+def _without_records(element: Any, path: Sequence[str]) -> Any:
+    if not path:
+        return _with(element, "records", None)
+    inner = [_without_records(one, path[1:]) for one in getattr(element, path[0])]
+    return _with(element, path[0], inner)
 
 
 def _join(whole: list[Any], more: list[Any], path: Sequence[str], continued: int) -> None:

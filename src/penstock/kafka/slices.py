@@ -82,15 +82,14 @@ class SlicedAppend:
         context.holds = False
         try:
             reply = self._appends.append(part)
-        except (
-            HangUp
-        ) as error:  # without acknowledgements: the slices after it are appended all the same
+        except HangUp as error:  # without acknowledgements: later slices are appended nonetheless
             self._note(error)
             return
         except Exception as error:  # noqa: BLE001 - a request never crashes the broker
             reply = self._refused(part, error)
         if asyncio.iscoroutine(reply):
-            reply = self._start(self._ended(part, reply))
+            named = part if context.holds else self._parts.without_records(part)
+            reply = self._start(self._ended(named, reply))
         if context.holds:
             self._unfinished.append(reply)
         self._replies.append((reply, continued))
@@ -112,7 +111,7 @@ class SlicedAppend:
         return None
 
     def _note(self, error: HangUp) -> None:
-        self._hang_up = self._hang_up or error
+        self._hang_up = self._hang_up or error.without_frames()
 
     async def entered(self) -> None:
         """Wait for batches that must be opened before they are appended."""

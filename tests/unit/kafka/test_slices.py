@@ -19,6 +19,7 @@ from penstock.wire.messages.produce import (
 )
 from tests.support.bombs import zeros
 from tests.support.context import BROKER_ID, BrokerContext, broker_context
+from tests.support.frames import Buffer, counted_buffers
 from tests.support.raw_client import encode_request
 from tests.support.txn_session import Session
 from tests.support.wired import Client, Door, door_to
@@ -158,6 +159,49 @@ def test_the_next_request_does_not_wait_for_the_acknowledgement_of_a_large_one(
     assert found[FIRST] == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert set(found[FIRST + 1 :]) == {ErrorCode.NONE}
     assert client.receive_as(ProduceResponse, VERSION)[0] == 2
+
+
+@pytest.fixture
+def buffers() -> Iterator[type[Buffer]]:
+    with counted_buffers() as counted:
+        yield counted
+
+
+SIZES = pytest.mark.parametrize("size", [1, 300], ids=["of the scratch buffer", "with a buffer"])
+
+
+@SIZES
+def test_a_frame_is_not_kept_while_its_acknowledgement_is_awaited(
+    broker: BrokerContext, door: Door, buffers: type[Buffer], size: int
+) -> None:
+    client = door.connect()
+    led = PartitionImage(BROKER_ID, 4, 9, (BROKER_ID, OTHER), (BROKER_ID, OTHER))
+    broker.call(lambda: broker.partition(TOPIC, FIRST).lead(BROKER_ID, led))
+    moved_away(broker, FIRST + 1)  # a refusal does not keep it either
+    client.socket.sendall(encode_request(produce(batch(broker, bytes(size)), acks=-1), VERSION))
+    later(client, lambda: ends(broker)[LAST] == 1)
+    client.tick()
+    assert client.received() == []
+    assert buffers.made
+    assert not buffers.alive()
+    moved_away(broker, FIRST)
+    assert codes(client)[LAST] == ErrorCode.NONE
+
+
+@SIZES
+@pytest.mark.parametrize("acks", [0, 1])
+def test_a_frame_is_not_kept_when_its_request_ends_the_connection(
+    broker: BrokerContext, door: Door, buffers: type[Buffer], size: int, acks: int
+) -> None:
+    client = door.connect()
+    moved_away(broker, FIRST + 1)
+    send_until_half(broker, client, produce(batch(broker, bytes(size)), acks=acks))
+    if acks:
+        broker.call(lambda: client.connection.close("reset by peer"))
+    later(client, lambda: not client.is_connected)
+    client.tick(2)
+    assert buffers.made
+    assert not buffers.alive()
 
 
 def test_slices_are_dropped_when_the_client_is_gone_and_sends_them_again(

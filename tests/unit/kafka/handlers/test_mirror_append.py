@@ -1,5 +1,6 @@
 """A mirror takes what its source has and nothing else, until it is promoted."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from penstock.kafka.security import Operation, ResourceType
 from penstock.metadata.config_changes import ConfigOp, Op, Resource
 from penstock.metadata.controller import TopicSpec
 from penstock.metadata.feature_levels import LevelChange, UpgradeType
+from penstock.metadata.image import PartitionImage
 from penstock.metadata.promotions import end_promotion
 from penstock.model.errors import BrokerError, ErrorCode, InvalidConfig
 from penstock.model.ids import TopicPartition
@@ -31,10 +33,13 @@ from penstock.wire.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from tests.support.context import BrokerContext
+from tests.support.context import BROKER_ID, BrokerContext
+from tests.support.frames import counted_buffers
 from tests.support.wired import door_to
 
 SOURCE = "penstock.mirror.source"
+MANY = 300  # partitions
+OTHER = 77  # a broker
 DATA_OF = {"producer_epoch": 0, "transactional": True}
 
 
@@ -70,18 +75,40 @@ def mirror(
     return tell(broker, joined, topic_id=topic_id).partitions[0]
 
 
-def test_a_request_of_many_partitions_is_appended_in_slices(broker: BrokerContext) -> None:
-    count = 300
-    broker.create_topic("copy", count, {SOURCE: "copy"})
-    partitions = [MirrorPartition(index=i, records=batch(0)) for i in range(count)]
-    request = MirrorAppendRequest(
+def to_many(broker: BrokerContext) -> MirrorAppendRequest:
+    broker.create_topic("copy", MANY, {SOURCE: "copy"})
+    partitions = [MirrorPartition(index=i, records=batch(0)) for i in range(MANY)]
+    return MirrorAppendRequest(
         timeout_ms=10_000, topics=[MirrorTopic(name="copy", partitions=partitions)]
     )
+
+
+def test_the_frame_of_many_partitions_is_not_kept_until_they_are_committed(
+    broker: BrokerContext,
+) -> None:
+    request = to_many(broker)
+    replicas = (BROKER_ID, OTHER)
+    led = PartitionImage(BROKER_ID, 4, 9, replicas, replicas)
+    for index in range(MANY):
+        broker.call(partial(broker.partition("copy", index).lead, BROKER_ID, led))
+    with door_to(broker) as door, counted_buffers() as buffers:
+        client = door.connect()
+        client.send(request, 0)
+        while not broker.partition("copy", MANY - 1).log.next_offset:
+            client.tick(1)
+        client.tick()
+        assert client.received() == []
+        assert buffers.made
+        assert not buffers.alive()
+
+
+def test_a_request_of_many_partitions_is_appended_in_slices(broker: BrokerContext) -> None:
+    request = to_many(broker)
     with door_to(broker) as door:
         client = door.connect()
         client.send(request, 0)
         (topic,) = client.receive_as(MirrorAppendResponse, 0)[1].topics
-    assert [(it.index, it.error_code) for it in topic.partitions] == [(i, 0) for i in range(count)]
+    assert [(it.index, it.error_code) for it in topic.partitions] == [(i, 0) for i in range(MANY)]
     assert {it.high_watermark for it in topic.partitions} == {1}
 
 
