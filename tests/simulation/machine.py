@@ -276,6 +276,7 @@ class SimDoor:
         self.address = host, PORT
         self._network = network
         self._loop = Loop(loop, FrameMemory(1 << 30), 100 << 20, spawn)
+        self._loop.peer_has_closed = network.peer_has_closed
         self._door = Door(loop, host, self._accept)
         self._connections: dict[Connection, None] = {}
 

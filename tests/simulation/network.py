@@ -110,6 +110,10 @@ class WireSocket:
         return bool(self._arrived) or self._is_ended
 
     @property
+    def is_ended(self) -> bool:
+        return self._is_ended
+
+    @property
     def is_closed(self) -> bool:
         return self._fd < 0
 
@@ -308,6 +312,10 @@ class Network:
     def is_readable(self, fd: int) -> bool:
         known = self.sockets.get(fd)
         return known is not None and known.is_readable
+
+    def peer_has_closed(self, fd: int) -> bool:
+        known = self.sockets.get(fd)
+        return known is None or known.is_ended
 
     def send_file(self, out_fd: int, in_fd: int, position: int, size: int) -> int:
         """As os.sendfile."""

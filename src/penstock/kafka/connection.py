@@ -435,7 +435,7 @@ class Connection:
             lambda later: self._loop.spawn(later, api.name),
         )
         async with self._working():
-            await turns.run(sliced.steps(request, self._is_closed, self._loop.time))
+            await turns.run(sliced.steps(request, self._is_given_up, self._loop.time))
         await sliced.entered()
         return sliced
 
@@ -448,6 +448,10 @@ class Connection:
 
     def _is_closed(self) -> bool:
         return bool(self._stops & _CLOSED)
+
+    def _is_given_up(self) -> bool:
+        """Whether the client closed the connection, or its sending side: it may send again elsewhere."""
+        return self._is_closed() or self._loop.peer_has_closed(self._fd)
 
     def _let_next_begin(self, answer: Answer) -> None:
         """A held request has done all that later ones must not overtake."""

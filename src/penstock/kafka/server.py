@@ -4,6 +4,7 @@ import asyncio
 import errno
 import logging
 import os
+import select
 import socket
 from collections import Counter
 from collections.abc import Callable
@@ -70,6 +71,7 @@ class Loop:
         self.call_later: Callable[..., asyncio.TimerHandle] = loop.call_later
         self.call_soon: Callable[..., asyncio.Handle] = loop.call_soon
         self.create_future: Callable[[], asyncio.Future[Any]] = loop.create_future
+        self.peer_has_closed: Callable[[int], bool] = peer_has_closed
 
 
 class ConnectionLimits:
@@ -229,6 +231,13 @@ class Listener:
         self.stop_accepting()
         for connection in list(self._connections):
             connection.close("the broker is stopping", expected=True)
+
+
+def peer_has_closed(fd: int) -> bool:
+    """Whether the peer sends no more. Reading would show it only behind all that was sent before."""
+    poll = select.poll()
+    poll.register(fd, select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 def _fit_to_distance(sock: socket.socket) -> None:

@@ -30,7 +30,7 @@ class Appends(Protocol):
 
     @property
     def is_sent_again(self) -> bool:
-        """Whether the client sends the request again if its connection breaks before the response."""
+        """Whether the client sends the request again if its connection ends before the response."""
 
     def append(self, part: Any) -> Any:
         """Append a slice in one turn of the loop, and return its reply as a handler does."""
@@ -60,17 +60,20 @@ class SlicedAppend:
         self._hang_up: HangUp | None = None
 
     def steps(
-        self, request: Message, is_gone: Callable[[], bool], time: Callable[[], float]
+        self, request: Message, is_given_up: Callable[[], bool], time: Callable[[], float]
     ) -> Steps[None]:
-        """Append all slices.
+        """Append all slices, unless the client gives the request up and may send it again.
 
-        If the client is gone and sends the request again, the slices that are left are dropped: appended now, they
-        could follow what the client sends after them on its next connection.
+        A client that closes its connection before the response may send the request again on
+        another one, and later requests after it. Slices that are appended only then would follow
+        those, and break the order of a partition. So this looks for the client's end before each
+        slice, and drops the slices that are left. A connection that is half closed looks the same:
+        a client that only stops sending loses them too, and gets no response.
         """
         began_s, count = time(), 0
         for part in self._parts.split(request):
-            if self._appends.is_sent_again and is_gone():
-                raise HangUp("the client is gone")
+            if self._appends.is_sent_again and is_given_up():
+                raise HangUp("the client closed the connection before its request was appended")
             self._append(part.request, part.continued)
             count += 1
             if count >= _PARTS_PER_TURN or time() - began_s >= _TURN_S:

@@ -1,6 +1,7 @@
 """A large Produce is appended in slices: what happens between two of them changes neither order nor outcome."""
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -21,7 +22,7 @@ from tests.support.bombs import zeros
 from tests.support.context import BROKER_ID, BrokerContext, broker_context
 from tests.support.frames import Buffer, counted_buffers
 from tests.support.raw_client import encode_request
-from tests.support.txn_session import Session
+from tests.support.txn_session import Session, committed_values
 from tests.support.wired import Client, Door, door_to
 
 TOPIC = "many"
@@ -30,6 +31,15 @@ FIRST, LAST = 0, COUNT - 1
 OTHER = 77  # a broker
 FOREVER_MS = 600_000
 VERSION = 9
+ENDS = pytest.mark.parametrize(
+    ("end", "is_pipelined"),
+    [
+        (end, is_pipelined)
+        for end in (socket.socket.close, lambda sock: sock.shutdown(socket.SHUT_WR))
+        for is_pipelined in (False, True)
+    ],
+    ids=["close", "close-pipelined", "half-close", "half-close-pipelined"],
+)
 
 
 @pytest.fixture(scope="module")
@@ -231,16 +241,53 @@ def test_only_what_is_never_sent_again_is_appended_for_a_client_that_is_gone(
     assert not door.loop.memory.used_bytes
 
 
-@pytest.mark.parametrize("acks", [0, 1, -1])
-def test_all_slices_are_appended_for_a_client_that_only_stops_sending(
+@ENDS
+def test_later_records_are_not_followed_by_slices_that_the_client_gave_up(
+    broker: BrokerContext, door: Door, end: Callable[[socket.socket], None], is_pipelined: bool
+) -> None:
+    """Without sequence numbers nothing else keeps the order of a client that sends again."""
+    gone, again = door.connect(), door.connect()
+    send_until_half(broker, gone, produce(batch(broker, b"first")))
+    if is_pipelined:  # the end is behind what the broker does not read yet
+        gone.socket.sendall(encode_request(produce(batch(broker, b"second"), [LAST]), VERSION))
+    end(gone.socket)
+    for value in (b"first", b"second"):
+        again.send(produce(batch(broker, value), [LAST]), VERSION)
+        again.receive_as(ProduceResponse, VERSION)
+    later(again, lambda: not gone.is_connected)
+    again.tick(200)
+    assert committed_values(broker, TOPIC, LAST) == [b"first", b"second"]
+    assert not door.loop.memory.used_bytes
+
+
+@ENDS
+def test_all_that_arrived_without_acknowledgements_is_appended_when_the_client_ends(
+    broker: BrokerContext, door: Door, end: Callable[[socket.socket], None], is_pipelined: bool
+) -> None:
+    client = door.connect()
+    send_until_half(broker, client, produce(batch(broker, b"first"), acks=0))
+    if is_pipelined:
+        second = produce(batch(broker, b"second"), acks=0)
+        client.socket.sendall(encode_request(second, VERSION))
+    end(client.socket)
+    later(client, lambda: not client.is_connected)
+    assert ends(broker) == COUNT * [1 + is_pipelined]
+    assert committed_values(broker, TOPIC, LAST) == [b"first", b"second"][: 1 + is_pipelined]
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_a_client_that_stops_sending_after_the_last_slice_gets_its_response(
     broker: BrokerContext, door: Door, acks: int
 ) -> None:
     client = door.connect()
+    led = PartitionImage(BROKER_ID, 4, 9, (BROKER_ID, OTHER), (BROKER_ID, OTHER))
+    broker.call(lambda: broker.partition(TOPIC, FIRST).lead(BROKER_ID, led))
     send_until_half(broker, client, produce(batch(broker), acks=acks))
-    client.socket.shutdown(1)
     later(client, lambda: ends(broker) == COUNT * [1])
-    if acks:
-        assert codes(client) == COUNT * [ErrorCode.NONE]
+    client.socket.shutdown(socket.SHUT_WR)
+    client.tick()
+    moved_away(broker, FIRST)
+    assert set(codes(client)[FIRST + 1 :]) == {ErrorCode.NONE}
     later(client, lambda: not client.is_connected)
 
 
