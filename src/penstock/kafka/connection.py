@@ -396,7 +396,7 @@ class Connection:
     ) -> Encoded | None:
         """Append a large request in slices. The next request may begin once all batches are in their logs."""
         try:
-            sliced = await self._enter(slices, answer, context, frame, position, request)
+            entered = await self._enter(slices, answer, context, frame, position, request)
         except HangUp as error:
             raise error.without_frames() from None
         finally:
@@ -404,7 +404,7 @@ class Connection:
             # not kept while acknowledgements are awaited
             frame, buffer, request = _NOTHING, None, None
         self._let_next_begin(answer)
-        reply = await sliced.response()
+        reply = entered if isinstance(entered, Message) else await entered.response()
         if reply is None or self._is_closed():
             return None
         return await self._loop.turns.run(answer.encoded_in_steps(reply))
@@ -417,13 +417,18 @@ class Connection:
         frame: memoryview,
         position: int,
         request: Message | None,
-    ) -> SlicedAppend:
-        """Append all batches of a large request. Return what knows the acknowledgements that are still to come."""
+    ) -> SlicedAppend | Message:
+        """Append all batches of a large request, or return its refusal as a whole."""
         api, turns = answer.api, self._loop.turns
         async with self._working():
             if request is None:
                 request = await self._decoded(answer, frame, position)
-            appends = await turns.run(slices.begin(request, context))
+            try:
+                appends = await turns.run(slices.begin(request, context))
+            except HangUp:
+                raise
+            except Exception as error:  # noqa: BLE001 - a request never crashes the broker
+                return self._refusal(api, request, error)
         if appends.waiting is not None:
             with suppress(BrokerError):  # each partition is refused by itself
                 await appends.waiting
@@ -545,8 +550,7 @@ class Connection:
         except Exception as error:  # noqa: BLE001 - a request never crashes the broker
             reply = self._refusal(api, request, error)
         if reply is None:
-            elapsed_s = self._loop.time() - answer.started_s
-            context.services.metrics.request(api.name).done(elapsed_s)
+            self._count(answer)
         else:
             self._reply(answer, request, reply, holds=context.holds or not api.pipelined)
 
@@ -671,7 +675,11 @@ class Connection:
             self._stops |= _FULL
 
     def _answer_parked(self, answer: Answer, reply: Message | Encoded | None) -> None:
-        chunks = [] if reply is None else self._encoded(answer, reply)
+        chunks: list[Chunk] = []
+        if reply is None:
+            self._count(answer)
+        else:
+            chunks = self._encoded(answer, reply)
         leaving = self._line.leave(answer, chunks)
         self._out.put(leaving)
         if not self._line.is_full:
@@ -689,8 +697,13 @@ class Connection:
         except Exception as error:
             self._failed(answer.api, error)
             raise HangUp(f"the answer to {answer.api.name} cannot be written") from error
-        services.metrics.request(answer.api.name).done(self._loop.time() - answer.started_s)
+        self._count(answer)
         return chunks
+
+    def _count(self, answer: Answer) -> None:
+        """Count a request that is done in the metrics."""
+        elapsed_s = self._loop.time() - answer.started_s
+        self.listener.services.metrics.request(answer.api.name).done(elapsed_s)
 
     def _flush(self) -> None:
         """Send until all is gone or the peer takes no more."""

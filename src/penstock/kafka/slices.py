@@ -18,7 +18,8 @@ _TURN_S: Final = 0.005  # the first append to each of 20 partitions takes 4 ms
 _PARTS_PER_TURN: Final = 10
 
 Refuse = Callable[[Message, Exception], Message]
-Start = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
+Start = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
+Reply = asyncio.Task[Any] | Message | None
 
 
 class Appends(Protocol):
@@ -55,7 +56,7 @@ class SlicedAppend:
         self._context = context
         self._refuse = refuse
         self._start = start
-        self._replies: list[tuple[Any, int]] = []  # with `Part.continued`
+        self._replies: list[tuple[Reply, int]] = []  # with `Part.continued`
         self._unfinished: list[Awaitable[Any]] = []  # replies to slices that are not in the log yet
         self._hang_up: HangUp | None = None
 
@@ -90,11 +91,11 @@ class SlicedAppend:
             return
         except Exception as error:  # noqa: BLE001 - a request never crashes the broker
             reply = self._refused(part, error)
-        if asyncio.iscoroutine(reply):
+        if not (reply is None or isinstance(reply, Message)):
             named = part if context.holds else self._parts.without_records(part)
             reply = self._start(self._ended(named, reply))
-        if context.holds:
-            self._unfinished.append(reply)
+            if context.holds:
+                self._unfinished.append(reply)
         self._replies.append((reply, continued))
 
     async def _ended(self, part: Message, reply: Awaitable[Message | None]) -> Message | None:
@@ -125,7 +126,7 @@ class SlicedAppend:
         """Wait for the acknowledgements and join the replies. Raise HangUp if a slice without acknowledgement failed."""
         whole: Message | None = None
         for reply, continued in self._replies:
-            answer = reply if reply is None or isinstance(reply, Message) else await reply
+            answer = await reply if isinstance(reply, asyncio.Future) else reply
             if whole is None or answer is None:
                 whole = whole or answer
             else:
