@@ -592,7 +592,7 @@ class Connection:
             future: Later = reply
         else:
             future = self._loop.create_future()
-            task = self._loop.spawn(_into(future, reply, answer, self._loop.turns), answer.api.name)
+            task = self._run(reply, future, answer)
             if answer.api.key == ApiKey.FETCH:
                 future.add_done_callback(lambda done: task.cancel() if done.cancelled() else None)
             elif answer.api.key == ApiKey.PRODUCE and (buffer := self._keep_buffer()) is not None:
@@ -604,6 +604,14 @@ class Connection:
             self._stops |= _HELD
             self._waiting, self._held_for = future, answer.api.key
         future.add_done_callback(lambda done: self._finish(answer, request, done))
+
+    def _run(
+        self, coroutine: Coroutine[Any, Any, Any], future: asyncio.Future[Any], answer: Answer
+    ) -> asyncio.Task[Any]:
+        """Run a coroutine of a handler; its outcome becomes the future's."""
+        task = self._loop.spawn(_into(future, coroutine, answer, self._loop.turns), answer.api.name)
+        task.add_done_callback(lambda _: _end_unstarted(coroutine, future))
+        return task
 
     def _finish(
         self, answer: Answer, request: Message | None, done: Later, *, may_be_large: bool = True
@@ -639,9 +647,7 @@ class Connection:
         future = answer.future = self._loop.create_future()
         if self._waiting is done:
             self._waiting = future
-        self._loop.spawn(
-            _into(future, _given(done.result()), answer, self._loop.turns), answer.api.name
-        )
+        self._run(_given(done.result()), future, answer)
         future.add_done_callback(
             lambda encoded: self._finish(answer, request, encoded, may_be_large=False)
         )
@@ -807,6 +813,12 @@ def _is_large(reply: Any) -> bool:
         len(reply.responses) > _MANY_PARTITIONS
         or sum(len(topic.partitions) for topic in reply.responses) > _MANY_PARTITIONS
     )
+
+
+def _end_unstarted(coroutine: Coroutine[Any, Any, Any], future: asyncio.Future[Any]) -> None:
+    """A task that is cancelled before its first step, when the broker stops, never runs `_into`."""
+    coroutine.close()
+    future.cancel()
 
 
 async def _into(

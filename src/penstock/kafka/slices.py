@@ -93,10 +93,16 @@ class SlicedAppend:
             reply = self._refused(part, error)
         if not (reply is None or isinstance(reply, Message)):
             named = part if context.holds else self._parts.without_records(part)
-            reply = self._start(self._ended(named, reply))
+            reply = self._started(named, reply)
             if context.holds:
                 self._unfinished.append(reply)
         self._replies.append((reply, continued))
+
+    def _started(self, part: Message, reply: Awaitable[Message | None]) -> asyncio.Task[Any]:
+        task = self._start(self._ended(part, reply))
+        if asyncio.iscoroutine(reply):  # a task that is cancelled before its first step leaves it
+            task.add_done_callback(lambda _: reply.close())
+        return task
 
     async def _ended(self, part: Message, reply: Awaitable[Message | None]) -> Message | None:
         try:
