@@ -24,7 +24,7 @@ from penstock.wire.schema import (
 MAX_ELEMENTS: Final = 10_000  # of all arrays of a request, where its row says nothing else
 NEVER_BYTES: Final = 1 << 62
 PLAIN_BYTES: Final = 16 << 10  # a larger frame is decoded in steps, likewise
-_LARGE_SLICED_BYTES: Final = 16 << 20  # a larger frame is appended in slices, however few they are
+_LARGE_SLICED_BYTES: Final = 4 << 20  # a larger frame is appended in slices, however few they are
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
 Handle = Callable[[Request, Context], Response | Awaitable[Response | None] | None]

@@ -220,7 +220,7 @@ async def _envelope(request: EnvelopeRequest, context: Context) -> EnvelopeRespo
 
 # fmt: off
 _ROWS: tuple[Api[Any, Any], ...] = (
-    _api(ApiKey.PRODUCE, (0, 13), ProduceRequest, ProduceResponse, produce.handle, refuse=produce.refuse, pipelined=True, together=produce.handle_together, slices=Slices(Parts(("topic_data", "partition_data"), ("responses", "partition_responses"), at_once=20, whole_upto=100), produce.begin), max_elements=_SOME, plain_bytes=LARGE_FRAME_BYTES),  # 0 to 2 only to refuse them: KAFKA-18659
+    _api(ApiKey.PRODUCE, (0, 13), ProduceRequest, ProduceResponse, produce.handle, refuse=produce.refuse, pipelined=True, together=produce.handle_together, slices=Slices(Parts(("topic_data", "partition_data"), ("responses", "partition_responses"), at_once=20, whole_upto=40), produce.begin), max_elements=_SOME, plain_bytes=LARGE_FRAME_BYTES),  # 0 to 2 only to refuse them: KAFKA-18659
     _api(ApiKey.FETCH, (4, 18), FetchRequest, FetchResponse, fetch.handle, pipelined=True, known=fetch.FetchAgain, max_elements=_MANY),
     _api(ApiKey.LIST_OFFSETS, (1, 11), ListOffsetsRequest, ListOffsetsResponse, list_offsets.handle, refuse=list_offsets.refuse, parts=Parts(("topics", "partitions"), at_once=200), max_elements=_MANY),
     _api(ApiKey.METADATA, (0, 13), MetadataRequest, MetadataResponse, metadata.handle, refuse=metadata.refuse, parts=Parts(("topics",), at_once=100, distinct=metadata.key_of), max_elements=_MANY),
@@ -276,7 +276,7 @@ _ROWS: tuple[Api[Any, Any], ...] = (
     _api(ApiKey.LIST_CONFIG_RESOURCES, (0, 1), ListConfigResourcesRequest, ListConfigResourcesResponse, list_config_resources.handle),
     _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, (0, 0), DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, describe_topic_partitions.handle, refuse=describe_topic_partitions.refuse),
     _api(ApiKey.GET_REPLICA_LOG_INFO, (0, 0), GetReplicaLogInfoRequest, GetReplicaLogInfoResponse, get_replica_log_info.handle, refuse=get_replica_log_info.refuse, parts=Parts(("topic_partitions", "partitions"), ("topic_partition_log_info_list", "partition_log_info"), at_once=200, is_queued=False), max_elements=_MANY),
-    _api(ApiKey.MIRROR_APPEND, (0, 0), MirrorAppendRequest, MirrorAppendResponse, mirror_append.handle, refuse=mirror_append.refuse, pipelined=True, needs=_MIRRORS, slices=Slices(Parts(("topics", "partitions"), at_once=20, whole_upto=100), mirror_append.begin), max_elements=_SOME, plain_bytes=LARGE_FRAME_BYTES),
+    _api(ApiKey.MIRROR_APPEND, (0, 0), MirrorAppendRequest, MirrorAppendResponse, mirror_append.handle, refuse=mirror_append.refuse, pipelined=True, needs=_MIRRORS, slices=Slices(Parts(("topics", "partitions"), at_once=20, whole_upto=40), mirror_append.begin), max_elements=_SOME, plain_bytes=LARGE_FRAME_BYTES),
     _api(ApiKey.API_VERSIONS, (0, 4), ApiVersionsRequest, ApiVersionsResponse, _api_versions),
 )
 # fmt: on
