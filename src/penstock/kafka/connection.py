@@ -1,9 +1,11 @@
 """One client connection: frames in, answers out, in order, on a raw non-blocking socket.
 
-Requests are taken in arrival order and answered in that order. A produce that waits for its
-acknowledgement lets later requests pass into the log, and a follower's fetch that waits is
-overtaken by its next; anything else that waits holds back what follows it. Nobody else's buffer is ever waited for: a peer that does not read its answers, or sends
-more than there is memory for, is simply not read from.
+Requests are taken in arrival order and answered in that order. A Produce or MirrorAppend that waits
+for its acknowledgement lets later requests pass into the log, and a follower's Fetch that waits is
+overtaken by its next. Anything else that waits holds back what follows it: also a Produce or
+MirrorAppend whose batches are not all in their logs, because it is appended in slices, a batch must
+be opened, or its transaction is checked. Nobody else's buffer is ever waited for: a peer that does
+not read its answers, or sends more than there is memory for, is simply not read from.
 """
 
 import asyncio
