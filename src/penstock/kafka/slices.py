@@ -92,8 +92,7 @@ class SlicedAppend:
         except Exception as error:  # noqa: BLE001 - a request never crashes the broker
             reply = self._refused(part, error)
         if not (reply is None or isinstance(reply, Message)):
-            named = part if context.holds else self._parts.without_records(part)
-            reply = self._started(named, reply)
+            reply = self._started(self._parts.without_records(part), reply)
             if context.holds:
                 self._unfinished.append(reply)
         self._replies.append((reply, continued))

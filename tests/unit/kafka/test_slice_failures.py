@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.partition import Partition
+from penstock.kafka import slices
 from penstock.metadata.image import PartitionImage
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.records.builder import build_batch
@@ -19,7 +20,10 @@ from penstock.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from tests.support.bombs import zeros
 from tests.support.context import BROKER_ID, BrokerContext, broker_context
+from tests.support.frames import counted_buffers
+from tests.support.raw_client import encode_request
 from tests.support.wired import Client, Door, door_to
 
 TOPIC = "many"
@@ -122,3 +126,29 @@ def test_a_sliced_request_is_counted_once(broker: BrokerContext, door: Door, ack
     while client.is_connected and not acks:
         client.tick(1)
     assert counted.value == before + 1
+
+
+def test_a_batch_that_is_opened_does_not_keep_the_frame_of_a_client_that_is_gone(
+    broker: BrokerContext, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "_PARTS_PER_TURN", 1)
+    broker.create_topic("keyed", partitions=COUNT, config={"cleanup.policy": "compact"})
+    led = PartitionImage(BROKER_ID, 4, 9, (BROKER_ID, OTHER), (BROKER_ID, OTHER))
+    first, last = broker.partition("keyed", FIRST), broker.partition("keyed", COUNT - 1)
+    broker.call(lambda: first.lead(BROKER_ID, led))
+    request = produce(acks=-1)
+    request.topic_data[0].name = "keyed"
+    large = memoryview(zeros(100_000, broker.services.clock.wall_ms()))
+    request.topic_data[0].partition_data[FIRST].records = large
+    client = door.connect()
+    with counted_buffers() as buffers:
+        client.socket.sendall(encode_request(request, VERSION))
+        while not broker.partition("keyed", FIRST + 1).log.next_offset:
+            client.tick(1)
+        broker.call(lambda: client.connection.close("reset by peer"))
+        while not first.log.next_offset:
+            client.tick(1)
+        client.tick()
+        assert not last.log.next_offset
+        assert buffers.made
+        assert not buffers.alive()

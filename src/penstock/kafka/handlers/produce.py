@@ -204,18 +204,26 @@ def _append_all(
 
 def _append_large(response: ProduceResponse, job: Job) -> Awaitable[ProduceResponse | None]:
     """Copies the large batches before it returns: then they are opened, and are a request of their own."""
-    topics: dict[int, TopicProduceData] = {}
+    request, topics, large = job.request, dict[int, TopicProduceData](), list[LargeBatch]()
     for batch in job.large:
         assert batch.data.records is not None
         batch.data.records = memoryview(bytearray(batch.data.records))
         topic = topics.setdefault(id(batch.named), _like(batch.named))
         topic.partition_data.append(batch.data)
+        large.append(batch._replace(named=topic))
     answer = (
         response
-        if job.request.acks == _NO_ACK
-        else _answer(response, job.waits, job.request.timeout_ms, job.context)
+        if request.acks == _NO_ACK
+        else _answer(response, job.waits, request.timeout_ms, job.context)
     )
-    return _open_and_append(answer, job, list(topics.values()))
+    rest = ProduceRequest(
+        transactional_id=request.transactional_id,
+        acks=request.acks,
+        timeout_ms=request.timeout_ms,
+        topic_data=list(topics.values()),
+    )
+    # the other batches are in their logs: they, and the frame around them, are not kept
+    return _open_and_append(answer, job._replace(request=rest, large=large))
 
 
 def _like(named: TopicProduceData) -> TopicProduceData:
@@ -223,9 +231,7 @@ def _like(named: TopicProduceData) -> TopicProduceData:
 
 
 async def _open_and_append(
-    answer: ProduceResponse | Awaitable[ProduceResponse],
-    job: Job,
-    topics: list[TopicProduceData],
+    answer: ProduceResponse | Awaitable[ProduceResponse], job: Job
 ) -> ProduceResponse | None:
     request, context = job.request, job.context
     opened = set()
@@ -240,15 +246,9 @@ async def _open_and_append(
             data.records = None
         else:
             opened.add(id(data))
-    for topic in topics:
+    for topic in request.topic_data:
         topic.partition_data = [data for data in topic.partition_data if id(data) in opened]
-    rest = ProduceRequest(
-        transactional_id=request.transactional_id,
-        acks=request.acks,
-        timeout_ms=request.timeout_ms,
-        topic_data=topics,
-    )
-    reply = handle(rest, context, opened)
+    reply = handle(request, context, opened)
     appended = reply if reply is None or isinstance(reply, ProduceResponse) else await reply
     response = answer if isinstance(answer, ProduceResponse) else await answer
     if appended is None:
