@@ -21,6 +21,7 @@ from penstock.broker.transactions import TransactionCoordinator
 from penstock.kafka.apis import APIS
 from penstock.kafka.context import Context, Services
 from penstock.kafka.fetch_sessions import FetchSessions
+from penstock.kafka.leader_confirmation import LeaderConfirmations
 from penstock.kafka.overtaken import Refusals
 from penstock.kafka.security import ANONYMOUS, Operation, Principal, ResourceType
 from penstock.metadata.config_changes import Resource
@@ -212,6 +213,7 @@ async def _started(
         authorizer=rules,
         sessions=FetchSessions(10, iter(range(1, 1000)).__next__),
         refusals=Refusals(),
+        confirmations=LeaderConfirmations(clock, tasks.spawn),
         spawn=tasks.spawn,
     )
     return BrokerContext(runner, services, rules, hosting)

@@ -8,6 +8,7 @@ from penstock.broker.partition import Partition
 from penstock.kafka.context import Context
 from penstock.kafka.fetch_sessions import FetchSessions
 from penstock.kafka.handlers import fetch
+from penstock.kafka.leader_confirmation import LeaderConfirmations
 from penstock.kafka.overtaken import Refusals
 from penstock.kafka.promise import Promise
 from penstock.kafka.security import ANONYMOUS, AllowAll
@@ -65,6 +66,7 @@ class Server:
             replicas=engine.replicas,
             sessions=self.sessions,
             refusals=Refusals(),
+            confirmations=LeaderConfirmations(engine.clock, self.tasks.spawn),
             clock=engine.clock,
             cluster=SimpleNamespace(config=resolve_broker_config(texts), look_again=lambda: None),
             authorizer=AllowAll(),

@@ -6,6 +6,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 from penstock.kafka.context import Context
 from penstock.kafka.forwarding import at_controller
 from penstock.kafka.parts import Parts
+from penstock.kafka.preparation import Preparation
 from penstock.kafka.slices import Slices
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.steps import Steps
@@ -74,6 +75,7 @@ class Api(Generic[Request, Response]):
         together: HandleTogether[Request] | None,
         known: Callable[[], Known] | None,
         parts: Parts | None,
+        preparation: Preparation | None,
         slices: Slices | None,
         max_elements: int,
         plain_bytes: int,
@@ -91,6 +93,7 @@ class Api(Generic[Request, Response]):
         self.pipelined = pipelined  # later requests may begin while its answer is still awaited
         self.slices = slices  # appends many batches in slices; None: in one turn
         self.parts = parts = slices.parts if slices is not None else parts  # None: handled whole
+        self.preparation = preparation  # of a request that is handled in parts
         # a smaller frame has no more elements than are handled at once
         self.few_bytes = _few_bytes(parts, slices)
         self.large_bytes = NEVER_BYTES if slices is None else _LARGE_SLICED_BYTES
@@ -143,6 +146,7 @@ def row(
     together: HandleTogether[Request] | None = None,
     known: Callable[[], Known] | None = None,
     parts: Parts | None = None,
+    preparation: Preparation | None = None,
     slices: Slices | None = None,
     max_elements: int = MAX_ELEMENTS,
     plain_bytes: int = PLAIN_BYTES,
@@ -170,6 +174,7 @@ def row(
         together=together,
         known=known,
         parts=parts,
+        preparation=preparation,
         slices=slices,
         max_elements=max_elements,
         plain_bytes=plain_bytes,

@@ -226,7 +226,7 @@ _ROWS: tuple[Api[Any, Any], ...] = (
     _api(ApiKey.METADATA, (0, 13), MetadataRequest, MetadataResponse, metadata.handle, refuse=metadata.refuse, parts=Parts(("topics",), at_once=100, distinct=metadata.key_of), max_elements=_MANY),
     _api(ApiKey.FIND_COORDINATOR, (0, 6), FindCoordinatorRequest, FindCoordinatorResponse, find_coordinator.handle, refuse=find_coordinator.refuse, parts=Parts(("coordinator_keys",), ("coordinators",), at_once=100), max_elements=_NAMED),
     _api(ApiKey.OFFSET_COMMIT, (2, 10), OffsetCommitRequest, OffsetCommitResponse, offset_commit.handle, refuse=offset_commit.refuse, pipelined=True, parts=Parts(("topics", "partitions"), at_once=500), max_elements=_MANY),
-    _api(ApiKey.OFFSET_FETCH, (1, 10), OffsetFetchRequest, OffsetFetchResponse, offset_fetch.handle, refuse=offset_fetch.refuse, parts=Parts(("groups", "topics", "partition_indexes"), ("groups", "topics", "partitions"), at_once=500, otherwise=Parts(("topics", "partition_indexes"), ("topics", "partitions"), at_once=500)), max_elements=_MANY),
+    _api(ApiKey.OFFSET_FETCH, (1, 10), OffsetFetchRequest, OffsetFetchResponse, offset_fetch.handle, refuse=offset_fetch.refuse, parts=Parts(("groups", "topics", "partition_indexes"), ("groups", "topics", "partitions"), at_once=500, otherwise=Parts(("topics", "partition_indexes"), ("topics", "partitions"), at_once=500)), preparation=offset_fetch.PREPARATION, max_elements=_MANY),
     _api(ApiKey.JOIN_GROUP, (0, 9), JoinGroupRequest, JoinGroupResponse, join_group.handle, refuse=join_group.refuse),
     _api(ApiKey.HEARTBEAT, (0, 4), HeartbeatRequest, HeartbeatResponse, heartbeat.handle),
     _api(ApiKey.LEAVE_GROUP, (0, 5), LeaveGroupRequest, LeaveGroupResponse, leave_group.handle),

@@ -30,7 +30,7 @@ from penstock.kafka.large_frame import (
     watch_fillers,
 )
 from penstock.kafka.outbox import Outbox
-from penstock.kafka.parts import Parts, handle_parts
+from penstock.kafka.parts import Parts, handle_parts, visit_parts
 from penstock.kafka.promise import Promise
 from penstock.kafka.security import ANONYMOUS, Principal
 from penstock.kafka.slices import SlicedAppend, Slices
@@ -53,6 +53,7 @@ _SMALLEST_FRAME_BYTES: Final = 8
 _FLUSH_AT_BYTES: Final = 256 << 10  # answers queued in memory before they are sent
 _MANY_PARTITIONS: Final = 1000  # of a response that is encoded in steps
 _NOTHING: Final = memoryview(b"")
+_ENDS_WITH_CONNECTION: Final = (ApiKey.FETCH, ApiKey.OFFSET_FETCH)  # they wait, and change nothing
 
 # Why no request is taken at the moment. There may be several reasons at once.
 _HELD: Final = 1  # one that waits holds back later ones
@@ -380,11 +381,32 @@ class Connection:
                 self._give_back(buffer)  # only records would refer to it
                 buffer = None
                 return await self._handled(api, request, context)
+            await self._prepare(api.parts, answer, context, frame, position)
             async with self._loop.long_requests if api.parts.is_queued else nullcontext():
                 with self._loop.turns.without_full_collection():
                     return await self._handle_many(api.parts, answer, context, frame, position)
         finally:
             self._give_back(buffer)
+
+    async def _prepare(
+        self, parts: Parts, answer: Answer, context: Context, frame: memoryview, position: int
+    ) -> None:
+        """Wait for what the request needs from others, in no place of `long_requests`.
+
+        Only its frame is kept meanwhile, so the request is decoded here and once more later.
+        """
+        preparation = answer.api.preparation
+        if preparation is None or not preparation.begin(context):
+            return
+        turns = self._loop.turns
+        async with self._loop.long_requests:
+            with turns.without_full_collection():
+                request = await self._decoded(answer, frame, position)
+                await visit_parts(
+                    parts, request, lambda part: preparation.visit(part, context), turns
+                )
+                del request
+        await preparation.wait(context)
 
     async def _append_long(
         self,
@@ -595,7 +617,7 @@ class Connection:
         else:
             future = self._loop.create_future()
             task = self._run(reply, future, answer)
-            if answer.api.key == ApiKey.FETCH:
+            if answer.api.key in _ENDS_WITH_CONNECTION:
                 future.add_done_callback(lambda done: task.cancel() if done.cancelled() else None)
             elif answer.api.key == ApiKey.PRODUCE and (buffer := self._keep_buffer()) is not None:
                 # the handler has a copy of the records until it ends, also without the client

@@ -11,6 +11,7 @@ from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.replicas import Replicas
 from penstock.broker.transactions import TransactionCoordinator
 from penstock.kafka.fetch_sessions import FetchSessions
+from penstock.kafka.leader_confirmation import LeaderConfirmations
 from penstock.kafka.overtaken import Refusals
 from penstock.kafka.security import (
     CLUSTER_NAME,
@@ -24,6 +25,7 @@ from penstock.kafka.security import (
 from penstock.model.clock import Clock
 from penstock.model.configs import BrokerConfig
 from penstock.model.errors import BrokerError
+from penstock.replication.leader import Leadership
 from penstock.wire.header import RequestHeader
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
@@ -43,6 +45,7 @@ class Services:
     authorizer: Authorizer
     sessions: FetchSessions
     refusals: Refusals
+    confirmations: LeaderConfirmations
     spawn: Spawn  # runs a coroutine and keeps hold of it until it ends
 
 
@@ -51,6 +54,7 @@ class Context:
 
     __slots__ = (
         "client_host",
+        "confirmed",
         "header",
         "holds",
         "listener",
@@ -62,6 +66,9 @@ class Context:
     searched: set[
         tuple[str, int]
     ]  # partitions, by timestamp; there only for a request that does so
+    confirmed: dict[
+        Leadership, asyncio.Future[None]
+    ]  # coordinators, without the metadata store; there only for a request that needs them
 
     def __init__(
         self,

@@ -226,6 +226,15 @@ async def handle_parts(
     return whole
 
 
+async def visit_parts(
+    parts: Parts, request: Message, visit: Callable[[Any], None], turns: Turns
+) -> None:
+    """Call `visit` with each part of a request, other work in between. It empties the request."""
+    for part in parts.split(request):
+        visit(part.request)
+        await turns.run(_pause())
+
+
 def _pause() -> Steps[None]:
     """Nothing, in two steps: other work runs in between."""
     yield

@@ -30,6 +30,7 @@ from penstock.broker.yielding import Yielding
 from penstock.http.server import HttpServer
 from penstock.kafka.context import Services
 from penstock.kafka.fetch_sessions import FetchSessions
+from penstock.kafka.leader_confirmation import LeaderConfirmations
 from penstock.kafka.memory import FrameMemory
 from penstock.kafka.overtaken import Refusals
 from penstock.kafka.security import AllowAll
@@ -370,6 +371,7 @@ class Node:
             authorizer=AllowAll(),
             sessions=self._sessions,
             refusals=Refusals(),
+            confirmations=LeaderConfirmations(self._clock, self._requests.spawn),
             spawn=self._requests.spawn,
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.partition import Partition
-from penstock.kafka.contact import check_contact, confirm_leader
+from penstock.kafka.contact import check_contact
 from penstock.kafka.context import Context
 from penstock.kafka.handlers import produce
 from penstock.kafka.security import ANONYMOUS
@@ -28,6 +28,7 @@ ME, ANN = 1, 2
 EPOCH = 77  # of ANN's session
 TTLS_MS = 2 * 2000  # the default of broker.session.timeout.ms
 _LOOKS_S = 0.05
+_DEADLINE_MS = 5_000
 FETCH_VERSION, PRODUCE_VERSION = 17, 13
 
 
@@ -152,18 +153,80 @@ def test_only_who_is_cut_off_from_the_store_looks_whether_it_is_followed(
     assert code() == after_append
 
 
+def confirm(engine: Engine, server: Server, partition: Partition) -> "asyncio.Future[None]":
+    """Ask for a confirmation, and let the poller look."""
+
+    async def begun() -> asyncio.Future[None]:
+        confirmed: asyncio.Future[None] = server.services.confirmations.confirm(partition)
+        await asyncio.sleep(0)
+        return confirmed
+
+    return engine.runner.run(begun())
+
+
+def wait(engine: Engine, confirmed: "asyncio.Future[None]") -> None:
+    async def waited() -> None:
+        await asyncio.wait_for(confirmed, 5)
+
+    engine.runner.run(waited())
+
+
+def fetch_round(engine: Engine, server: Server, partition: Partition, session_id: int) -> None:
+    """One fetch of the follower, and time for the poller to see it."""
+    session = server.sessions._sessions[session_id]
+    engine.clock.advance(1)
+    fetch(server, partition, session_id=session_id, session_epoch=session.epoch, topics=[])
+    engine.runner.run(asyncio.sleep(_LOOKS_S))
+
+
 def test_a_leader_is_confirmed_by_the_second_fetch_of_each_follower(
     engine: Engine, server: Server
 ) -> None:
     partition = led(engine)
     session_id = fetch(server, partition).session_id
-    confirming = engine.runner.get_loop().create_task(confirm_leader(partition, server.services))
-    for number in (1, 2):
+    confirmed = confirm(engine, server, partition)
+    for _ in range(2):
         engine.runner.run(asyncio.sleep(_LOOKS_S))
-        assert not confirming.done(), "what was sent before says nothing"
-        engine.clock.advance(1)
-        fetch(server, partition, session_id=session_id, session_epoch=number, topics=[])
-    engine.runner.run(asyncio.wait_for(confirming, 5))
+        assert not confirmed.done(), "what was sent before says nothing"
+        fetch_round(engine, server, partition, session_id)
+    wait(engine, confirmed)
+
+
+def test_a_request_counts_only_rounds_that_began_after_it_arrived(
+    engine: Engine, server: Server
+) -> None:
+    partition = led(engine)
+    session_id = fetch(server, partition).session_id
+    first = confirm(engine, server, partition)
+    engine.clock.advance(1)
+    second = confirm(engine, server, partition)  # the first round began before
+    for _ in range(2):
+        assert not first.done()
+        fetch_round(engine, server, partition, session_id)
+    assert first.done()
+    assert not second.done()
+    fetch_round(engine, server, partition, session_id)
+    assert second.done()
+    wait(engine, second)
+
+
+def test_requests_share_one_poller_and_each_has_its_own_deadline(
+    engine: Engine, server: Server
+) -> None:
+    partition = led(engine)
+    fetch(server, partition)
+    confirmations = server.services.confirmations
+    first = [confirm(engine, server, partition) for _ in range(3)]
+    assert len(server.tasks) == 1
+    engine.clock.advance(_DEADLINE_MS - 1)
+    last = confirm(engine, server, partition)
+    engine.clock.advance(2)
+    engine.runner.run(asyncio.sleep(_LOOKS_S))
+    assert [isinstance(it.exception(), NotLeader) for it in first] == [True] * 3
+    assert not last.done()
+    last.cancel()  # its client is gone
+    engine.runner.run(asyncio.sleep(_LOOKS_S))
+    assert not confirmations._running
 
 
 @pytest.mark.parametrize("is_led_on", [True, False])
@@ -172,22 +235,28 @@ def test_a_leader_that_nobody_follows_is_not_confirmed(
 ) -> None:
     partition = led(engine)
     fetch(server, partition)
-    confirming = engine.runner.get_loop().create_task(confirm_leader(partition, server.services))
-    engine.tick()
+    confirmed = confirm(engine, server, partition)
     if is_led_on:
         engine.clock.advance(60_000)
     else:
         partition.lead(ME, PartitionImage(ME, 5, 10, (ME, ANN), (ME, ANN)))
     with pytest.raises(NotLeader):
-        engine.runner.run(asyncio.wait_for(confirming, 5))
+        wait(engine, confirmed)
 
 
 def test_a_leader_with_too_few_in_sync_is_not_confirmed(engine: Engine, server: Server) -> None:
     """A replica that left the ISR may be elected (KIP-966)."""
     partition = led(engine, isr=(ME,), min_insync_replicas=2)
     with pytest.raises(NotLeader, match=r"min\.insync\.replicas"):
-        engine.runner.run(confirm_leader(partition, server.services))
+        wait(engine, confirm(engine, server, partition))
 
 
 def test_a_leader_that_is_alone_in_sync_is_confirmed(engine: Engine, server: Server) -> None:
-    engine.runner.run(confirm_leader(led(engine, isr=(ME,)), server.services))
+    wait(engine, confirm(engine, server, led(engine, isr=(ME,))))
+
+
+def test_a_replica_that_does_not_lead_is_not_confirmed(engine: Engine, server: Server) -> None:
+    partition = led(engine)
+    partition.follow(PartitionImage(ANN, 5, 10, (ME, ANN), (ME, ANN)))
+    with pytest.raises(NotLeader):
+        confirm(engine, server, partition)

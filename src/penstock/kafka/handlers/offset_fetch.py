@@ -9,15 +9,15 @@ From version 10 topics have ids, which are resolved to names here; an unknown id
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from penstock.groups import commits
 from penstock.groups.shard import Shard
-from penstock.kafka.contact import confirm_leader
 from penstock.kafka.context import Context
+from penstock.kafka.preparation import Preparation
 from penstock.kafka.security import Operation, ResourceType
-from penstock.model.errors import BrokerError, ErrorCode, NotLeader
+from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.ids import NO_TOPIC_ID
 from penstock.wire.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -46,30 +46,68 @@ GroupAnswer = OffsetFetchResponseGroup | asyncio.Future[OffsetFetchResponseGroup
 def handle(
     request: OffsetFetchRequest, context: Context
 ) -> OffsetFetchResponse | Awaitable[OffsetFetchResponse]:
-    groups = request.groups if context.version >= _BATCHED_FROM else [_as_group(request)]
+    groups = _groups_of(request, context)
     if context.services.replicas.is_cut_off:
-        return _confirmed(groups, request.require_stable, context)
+        return _confirmed(request, groups, context)
     answers = [_fetch(asked, request.require_stable, context) for asked in groups]
     if any(isinstance(answer, asyncio.Future) for answer in answers):
         return _later(groups, answers, context)
     return _finish([a for a in answers if not isinstance(a, asyncio.Future)], context)
 
 
+def _groups_of(request: OffsetFetchRequest, context: Context) -> list[OffsetFetchRequestGroup]:
+    return request.groups if context.version >= _BATCHED_FROM else [_as_group(request)]
+
+
+# Without the metadata store another broker may coordinate by now, and have newer offsets (B5).
+
+
 async def _confirmed(
-    groups: list[OffsetFetchRequestGroup], require_stable: bool, context: Context
+    request: OffsetFetchRequest, groups: list[OffsetFetchRequestGroup], context: Context
 ) -> OffsetFetchResponse:
-    """Without the store another broker may coordinate by now, and have newer offsets (B5)."""
-    answers: list[GroupAnswer] = []
-    for asked in groups:
-        try:
-            partition = context.groups.shard_of(asked.group_id).partition
-            await confirm_leader(partition, context.services)
-            answers.append(_fetch(asked, require_stable, context))
-        except NotLeader:
-            answers.append(_refused(asked, ErrorCode.NOT_COORDINATOR, context.version))
-        except BrokerError as error:
-            answers.append(_refused(asked, error.code, context.version))
+    if not hasattr(context, "confirmed"):  # else it is a part of a request that has waited
+        context.confirmed = {}
+        _begin_confirmations(request, context)
+        await _wait_for_confirmations(context)
+    answers = [_fetch(asked, request.require_stable, context, _check_confirmed) for asked in groups]
     return await _later(groups, answers, context)
+
+
+def _begin_preparation(context: Context) -> bool:
+    """Set `confirmed` in any case: a part of a long request never waits, it holds a place."""
+    context.confirmed = {}
+    return context.services.replicas.is_cut_off
+
+
+def _begin_confirmations(request: OffsetFetchRequest, context: Context) -> None:
+    """Begin one confirmation per coordinator partition. Rejected groups need none."""
+    confirmed = context.confirmed
+    for asked in _groups_of(request, context):
+        try:
+            context.authorize(Operation.DESCRIBE, ResourceType.GROUP, asked.group_id)
+            partition = context.groups.shard_of(asked.group_id).partition
+        except BrokerError:
+            continue
+        leadership = partition.leadership
+        if leadership is not None and leadership not in confirmed:
+            confirmed[leadership] = context.services.confirmations.confirm(partition)
+
+
+async def _wait_for_confirmations(context: Context) -> None:
+    await asyncio.gather(*context.confirmed.values(), return_exceptions=True)
+
+
+def _check_confirmed(group_id: str, context: Context) -> None:
+    partition = context.groups.shard_of(group_id).partition
+    leadership = partition.leadership
+    confirmed = None if leadership is None else context.confirmed.get(leadership)
+    if confirmed is None or not confirmed.done() or confirmed.exception() is not None:
+        raise BrokerError(
+            f"{partition}: another broker may coordinate '{group_id}'", ErrorCode.NOT_COORDINATOR
+        )
+
+
+PREPARATION: Final = Preparation(_begin_preparation, _begin_confirmations, _wait_for_confirmations)
 
 
 async def _later(
@@ -94,9 +132,16 @@ def _as_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
     return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
 
 
-def _fetch(asked: OffsetFetchRequestGroup, require_stable: bool, context: Context) -> GroupAnswer:
+def _fetch(
+    asked: OffsetFetchRequestGroup,
+    require_stable: bool,
+    context: Context,
+    check: Callable[[str, Context], None] | None = None,
+) -> GroupAnswer:
     try:
         context.authorize(Operation.DESCRIBE, ResourceType.GROUP, asked.group_id)
+        if check is not None:
+            check(asked.group_id, context)
         return context.groups.read_offsets(
             asked.group_id,
             lambda shard: _read(shard, asked, require_stable, context),
