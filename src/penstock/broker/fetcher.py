@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 _CONNECT_MS: Final = 2000
 _RETRY_S: Final = 0.1
 _LONGEST_RETRY_S: Final = 1.0
-_IN_FLIGHT: Final = 2
+FETCHES_IN_FLIGHT: Final = 2  # to one leader; see kafka/leader_confirmation.py
 _ASKED_TOGETHER: Final = (
     1000  # partitions of one request: of very many, others have their turn in between
 )
@@ -232,7 +232,7 @@ class Fetcher:
         """The next request, if the leader can have one more."""
         in_flight = len(self._in_flight)
         nothing_new = in_flight and not self._to_ask
-        if self._connection is None or nothing_new or in_flight >= _IN_FLIGHT:
+        if self._connection is None or nothing_new or in_flight >= FETCHES_IN_FLIGHT:
             return
         if self._session_epoch == 0 and in_flight:
             return  # the session begins with the answer

@@ -1,8 +1,9 @@
 """Confirms that this broker still leads a partition while it cannot reach the metadata store (B5).
 
-While every other in-sync replica fetches in this leader's epoch, none of them leads. One poller per partition counts
-rounds: a round ends when each of those replicas has fetched since the round began. A request is confirmed once
-`_ROUNDS` rounds have ended that all began after the request arrived. Requests share the rounds.
+While every other in-sync replica fetches in this leader's epoch, none of them leads. One poller per
+partition counts rounds: a round ends when each of those replicas has fetched since the round began.
+A request is confirmed once `_ROUNDS` rounds have ended that all began after the request arrived.
+Requests share the rounds.
 """
 
 import asyncio
@@ -10,13 +11,17 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple
 
+from penstock.broker.fetcher import FETCHES_IN_FLIGHT
 from penstock.broker.partition import Partition
 from penstock.kafka.fetch_sessions import FetchSession
 from penstock.model.clock import Clock
 from penstock.model.errors import NotLeader
 from penstock.replication.leader import NEVER_MS, Leadership
 
-_ROUNDS: Final = 2
+# When a request arrives, so many fetches of a follower may be on their way, and each may have been
+# sent before the follower began to lead. The follower sends the next one after the response to one of
+# them, which this broker sends later than the request arrived.
+_ROUNDS: Final = FETCHES_IN_FLIGHT + 1
 _CONFIRM_MS: Final = 5_000  # several times the longest wait of a follower's fetch
 _LOOK_S: Final = 0.02
 
@@ -41,7 +46,10 @@ class _Rounds:
         self._waiters: deque[_Waiter] = deque()  # ordered by both of their numbers
 
     def join(self) -> "asyncio.Future[None]":
-        """The present round counts only if it begins now: a round counts fetches after its first millisecond."""
+        """The present round counts only if it begins now.
+
+        A round counts only fetches after its first millisecond, so also after this request.
+        """
         now_ms = self._clock.monotonic_ms()
         earlier = 0 if self._begun_ms == now_ms else 1
         confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -144,7 +152,7 @@ class LeaderConfirmations:
 def last_fetch_ms(partition: Partition, broker_id: int) -> int:
     """When the follower last fetched the partition in this leader's epoch.
 
-    The fetch session knows it for an idle partition, which the leader does not look at in each fetch.
+    The fetch session knows it for an idle partition, which not every fetch looks at.
     """
     assert partition.leadership is not None
     follower = partition.leadership.follower(broker_id)
