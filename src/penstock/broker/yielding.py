@@ -9,7 +9,7 @@ import logging
 from typing import Final
 
 from penstock.broker.cluster import Cluster, Spawn
-from penstock.broker.lost_logs import KEPT, request_for
+from penstock.broker.lost_logs import KEPT, Place, accepted_places, request_for
 from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
 from penstock.model.clock import Clock
@@ -44,15 +44,17 @@ class Yielding:
         chosen = [it for it in self._replicas.partitions() if self._may_yield(it, now_ms)]
         if not chosen:
             return
-        places = [(partition.topic.id, partition.index) for partition in chosen]
+        places: dict[Place, Partition] = {(it.topic.id, it.index): it for it in chosen}
         request = request_for(self._cluster.broker_id, self._cluster.epoch, {KEPT: places})
         try:
-            await self._cluster.report_lost_logs(request)
+            answered = await self._cluster.report_lost_logs(request)
         except BrokerError as error:
             _log.info("lead-not-yielded partitions=%d error=%s", len(places), error)
             return
-        self._yielded_ms |= dict.fromkeys(chosen, now_ms)
-        _log.warning("lead-yielded partitions=%d reason=%s", len(places), "disk-full")
+        yielded = [places[it] for it in accepted_places(answered) & places.keys()]
+        if yielded:  # the controller rejects the others for now, for example with too few in sync
+            self._yielded_ms |= dict.fromkeys(yielded, now_ms)
+            _log.warning("lead-yielded partitions=%d reason=%s", len(yielded), "disk-full")
 
     def _may_yield(self, partition: Partition, now_ms: int) -> bool:
         if partition.leadership is None or partition.failure is not None:

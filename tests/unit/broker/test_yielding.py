@@ -7,9 +7,14 @@ from typing import Any
 import pytest
 
 from penstock.broker import fetcher, housekeeping, yielding
+from penstock.broker.lost_logs import answer, places_of
 from penstock.broker.replicas import Replicas
 from penstock.metadata.config_changes import ConfigOp, Op, Resource
-from penstock.model.errors import DiskFull
+from penstock.model.errors import BrokerError, DiskFull, ErrorCode
+from penstock.wire.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+)
 from tests.support.several import Several, several_brokers
 
 TOPIC = "t"
@@ -84,9 +89,9 @@ def test_a_follower_that_is_full_changes_nobodys_lead(brokers: Several) -> None:
 
 
 def test_where_all_are_full_the_lead_does_not_go_round_and_round(brokers: Several) -> None:
+    epoch = state(brokers).leader_epoch
     for number in brokers.nodes:
         fill(brokers, number)
-    epoch = state(brokers).leader_epoch
     brokers.until(lambda: state(brokers).leader_epoch > epoch)
     wait_a_little(brokers)
     wait_a_little(brokers)
@@ -102,3 +107,24 @@ def test_it_stays_where_too_few_would_be_left(brokers: Several) -> None:
     fill(brokers, 1)
     wait_a_little(brokers)
     assert brokers.leader(TOPIC) == 1
+
+
+def test_a_lead_that_the_controller_did_not_let_go_is_offered_again_soon(
+    brokers: Several, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The controller knows more than the broker of who is in sync."""
+    cluster = brokers.services(1).cluster
+    report, logged = cluster.report_lost_logs, []
+
+    async def rejected_once(request: AssignReplicasToDirsRequest) -> AssignReplicasToDirsResponse:
+        logged.append("lead-yielded" in caplog.text)
+        if len(logged) > 2:
+            return await report(request)
+        error = BrokerError("too few are in sync", ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
+        return answer(request, dict.fromkeys(places_of(request), error))
+
+    monkeypatch.setattr(cluster, "report_lost_logs", rejected_once)
+    fill(brokers, 1)
+    brokers.until(lambda: brokers.leader(TOPIC) == 2)
+    brokers.until(lambda: "lead-yielded" in caplog.text)
+    assert logged[:3] == [False] * 3
