@@ -337,7 +337,17 @@ class GroupCoordinator:
 
 
 def _slices(offsets: Mapping[str, Mapping[int, bytes]]) -> Iterator[list[tuple[str, int]]]:
-    """The positions of a group, topic and partition; one empty slice if there are none."""
-    positions = [(topic, index) for topic, values in offsets.items() for index in values]
-    for start in range(0, max(len(positions), 1), _SWEEP_SLICE):
-        yield positions[start : start + _SWEEP_SLICE]
+    """The positions of a group, topic and partition; one empty slice if there are none.
+
+    Topics and partitions may come and go between two slices.
+    """
+    positions: list[tuple[str, int]] = []
+    is_empty = True
+    for topic in list(offsets):
+        for index in list(offsets.get(topic, ())):
+            positions.append((topic, index))
+            if len(positions) == _SWEEP_SLICE:
+                yield positions
+                positions, is_empty = [], False
+    if positions or is_empty:
+        yield positions

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.coordinator import OFFSETS_TOPIC
+from penstock.broker.coordinator import _SWEEP_SLICE, OFFSETS_TOPIC, _slices
 from penstock.broker.partition import Partition
 from penstock.broker.shards import _known_partition, java_hash, partition_for
 from penstock.groups.events import Heartbeat
@@ -443,6 +443,33 @@ def test_members_do_not_time_out_while_nothing_can_be_written_nor_soon_after(
 def recreated(broker: BrokerContext, topic: str = "t") -> None:
     broker.run(broker.cluster.delete_topics([topic]))
     broker.create_topic(topic)
+
+
+class Listed(dict[int, bytes]):
+    """The offsets of a topic, which know whether they were listed."""
+
+    is_listed = False
+
+    def __iter__(self) -> Iterator[int]:
+        self.is_listed = True
+        return super().__iter__()
+
+
+def test_a_sweep_lists_no_more_offsets_than_it_looks_at() -> None:
+    """1,000,000 offsets of one group would take 70 ms."""
+    offsets = {f"t{number}": Listed(dict.fromkeys(range(100), b"")) for number in range(1000)}
+    assert len(next(_slices(offsets))) == _SWEEP_SLICE
+    assert sum(it.is_listed for it in offsets.values()) == _SWEEP_SLICE // 100
+
+
+def test_offsets_may_come_and_go_between_two_slices_of_a_sweep() -> None:
+    offsets = {topic: dict.fromkeys(range(_SWEEP_SLICE), b"") for topic in "abc"}
+    slices = _slices(offsets)
+    assert {topic for topic, _ in next(slices)} == {"a"}
+    del offsets["a"], offsets["b"]
+    offsets["d"] = {0: b""}
+    assert [{topic for topic, _ in it} for it in slices] == [{"c"}]
+    assert list(_slices({})) == [[]]
 
 
 def test_a_topic_that_is_made_anew_while_its_groups_are_not_loaded_inherits_no_offsets(
