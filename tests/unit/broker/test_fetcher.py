@@ -300,23 +300,6 @@ def test_a_bug_in_one_partition_keeps_no_other_from_being_followed(
     assert positions(leader.asked[-1]) == [(1, EPOCH)]
 
 
-def test_a_log_that_cannot_be_opened_for_lack_of_descriptors_is_asked_for_later(
-    engine: Engine, fetcher: Fetcher, leader: Leader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fetcher_module, "_LONGEST_RETRY_S", 0.0)
-    open_log, lacking = engine.replicas.open_log, [OutOfResources("no descriptor is left")]
-
-    def open_when_it_can(partition: Partition) -> Log:
-        if lacking:
-            raise lacking.pop()
-        return open_log(partition)
-
-    monkeypatch.setattr(engine.replicas, "open_log", open_when_it_can)
-    begin(engine, fetcher, followed(engine, 1))
-    engine.tick()
-    assert [indexes(request) for request in leader.asked] == [[0]]
-
-
 def test_the_epochs_of_a_session_begin_again_after_the_last_one(
     engine: Engine, leader: Leader, fetcher: Fetcher
 ) -> None:
@@ -344,4 +327,4 @@ def test_a_log_that_no_descriptor_is_left_for_is_fetched_once_there_is_one(
     monkeypatch.setattr(engine.replicas, "open_log", short)
     begin(engine, fetcher, [target])
     engine.tick()
-    assert positions(leader.asked[-1]) == [(0, EPOCH)]
+    assert [positions(it) for it in leader.asked] == [[(0, EPOCH)]]

@@ -140,6 +140,14 @@ def ending(home: Path) -> Ending:
     return found
 
 
+def last_epoch(home: Path) -> int | None:
+    """The session that the last run wrote down."""
+    directory = DataDirectory(str(home / "data"))
+    found = directory.last_run.broker_epoch
+    directory.abandon()
+    return found
+
+
 def produce(client: RawClient, topic: str, index: int = 0) -> None:
     client.send(produce_request(topic, index), 9)
     client.receive()
@@ -230,40 +238,6 @@ def test_it_does_without_http(home: Path) -> None:
             await node.stop()
 
     assert run(started()) == "off"
-
-
-@pytest.mark.parametrize("step", ["note_broker_epoch", "note_registered"])
-def test_a_session_that_cannot_be_noted_for_lack_of_descriptors_is_noted_later(
-    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: str
-) -> None:
-    monkeypatch.setattr(node_module, "_NOTE_AGAIN_S", 0.01)
-    note = getattr(DataDirectory, step)
-    noted: list[int] = []
-    again = asyncio.Event()
-
-    def lacking(directory: DataDirectory, epoch: int | None) -> None:
-        if epoch is not None and not noted:
-            noted.append(-1)
-            raise OutOfResources("no descriptor is left")
-        note(directory, epoch)
-        if epoch is not None:
-            noted.append(epoch)
-            again.set()
-
-    monkeypatch.setattr(DataDirectory, step, lacking)
-    node = new_node(home)
-
-    async def life() -> None:
-        await node.start()
-        await again.wait()
-        await node.stop()
-
-    run(life())
-    assert noted[0] == -1
-    assert "listener-failed" not in caplog.text
-    directory = DataDirectory(str(home / "data"))
-    assert directory.last_run.broker_epoch == noted[-1]
-    directory.abandon()
 
 
 def test_it_is_ready_only_between_start_and_stop_and_while_the_disk_takes_appends(
@@ -609,6 +583,7 @@ def test_a_session_is_written_down_when_a_shortage_has_passed(
     assert written[0] == written[1] > 0
     assert "listener-failed" not in caplog.text
     assert ending(home) is Ending.CLEAN
+    assert last_epoch(home) == written[-1]
 
 
 @pytest.mark.parametrize("error", [StorageFault, DiskFull])
