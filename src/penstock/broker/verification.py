@@ -67,8 +67,6 @@ class LocalCheck:
         self._answer = answer
         self._producer = producer
         self._refusal = refusal
-        if isinstance(answer, asyncio.Future):
-            answer.add_done_callback(_look_at)
 
     @property
     def done(self) -> asyncio.Future[Outcome] | None:
@@ -81,12 +79,6 @@ class LocalCheck:
             raise answer.again()
         outcome = answer.result() if isinstance(answer, asyncio.Future) else answer
         return outcome.code or self._refusal(self._producer, partition)
-
-
-def _look_at(answer: asyncio.Future[Outcome]) -> None:
-    """Without this asyncio complains where the records are refused for another reason, and nobody looks."""
-    if not answer.cancelled():
-        answer.exception()
 
 
 class Verification:

@@ -2,6 +2,7 @@ import asyncio
 import gc
 from typing import Any
 
+from penstock.broker.shard import Asked
 from penstock.broker.verification import LocalCheck
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.transactions.state import Producer
@@ -14,11 +15,14 @@ def test_a_failed_check_that_nobody_waits_for_is_no_error_of_the_loop() -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _loop, context: complaints.append(context))
-        answer: asyncio.Future[Any] = loop.create_future()
-        check = LocalCheck(answer, Producer(1, 0), lambda _producer, _partition: ErrorCode.NONE)
-        answer.set_exception(BrokerError("the shard was lost"))
+        asked = Asked()
+        asked.future = loop.create_future()
+        check = LocalCheck(
+            asked.future, Producer(1, 0), lambda _producer, _partition: ErrorCode.NONE
+        )
+        asked.refuse(BrokerError("the shard was lost"))
         await asyncio.sleep(0)
-        del check, answer
+        del check, asked
         gc.collect()
 
     asyncio.run(run())
