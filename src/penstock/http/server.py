@@ -1,8 +1,8 @@
 """The HTTP server of the broker: one request, one response, close.
 
-The number of connections, the bytes of each and its time are bounded. When every place is taken, a new
-connection takes the place of an old one, so that no number of clients can keep a scraper out. Requests for
-/metrics that come together share one text. No request is fatal.
+The number of connections, the bytes of each and its time are bounded. When every place is taken, a
+new connection takes the place of an old one, so that clients that hold their connections do not keep
+a scraper out. Requests for /metrics that come together share one text. No request is fatal.
 """
 
 import asyncio
@@ -131,9 +131,7 @@ class HttpServer:
         others = [connection for connection in self._connections if connection.is_open]
         if len(others) < CONNECTIONS_LIMIT:
             return True
-        if (
-            len(self._connections) >= 2 * CONNECTIONS_LIMIT
-        ):  # many wait for a text after they were closed
+        if len(self._connections) >= 2 * CONNECTIONS_LIMIT:  # many wait for a text, though closed
             return False
         oldest = min(others, key=lambda connection: connection.stage)  # the first of its stage
         oldest.close_for_another()
