@@ -63,7 +63,8 @@ class Result:
     steps: int
     simulated_s: float
     acked: int  # operations, of all workloads
-    read: int
+    written: int  # records that were acknowledged, and that readers of the history read
+    read: int  # records, by these readers
     faults: dict[str, int]  # injected, by kind
 
 
@@ -229,7 +230,8 @@ class Simulation:
             world.steps,
             world.now_s - EPOCH_S,
             sum(workload.operations for workload in self.workloads),
-            len(self.history.seen),
+            sum(workload.written for workload in self.workloads),
+            len({(seen.partition, seen.offset) for seen in self.history.seen}),
             dict(world.faults),
         )
 

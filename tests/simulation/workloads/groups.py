@@ -77,6 +77,10 @@ class Groups:
     def operations(self) -> int:
         return sum(it.acked for it in self._producers) + len(self.history.writes)
 
+    @property
+    def written(self) -> int:
+        return 0
+
     # Clients -----------------------------------------------------------------------------------
 
     def begin(self) -> None:

@@ -135,6 +135,10 @@ class InFlight:
     def operations(self) -> int:
         return sum(producer.acked for producer in self._producers)
 
+    @property
+    def written(self) -> int:
+        return self.operations
+
     def begin(self) -> None:
         cluster = self._cluster
         for index in range(_TOPIC.partitions):

@@ -54,6 +54,10 @@ class Keyed:
     def operations(self) -> int:
         return sum(producer.acked for producer in self._producers)
 
+    @property
+    def written(self) -> int:
+        return 0
+
     def begin(self) -> None:
         for producer in self._producers:
             self._tasks.append(self._cluster.run_client(producer, producer.run()))

@@ -103,6 +103,10 @@ class Lossy:
     def operations(self) -> int:
         return self._producer.acked
 
+    @property
+    def written(self) -> int:
+        return 0
+
     def begin(self) -> None:
         self._producing = self._cluster.run_client(self._producer, self._producer.run())
         self._cluster.run_client(self._reader, self._reader.run())

@@ -30,6 +30,10 @@ class Records:
     def operations(self) -> int:
         return sum(producer.acked for producer in self.producers)
 
+    @property
+    def written(self) -> int:
+        return self.operations
+
     def begin(self) -> None:
         cluster = self._cluster
         for place in cluster.places:

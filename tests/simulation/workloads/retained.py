@@ -104,6 +104,10 @@ class Retained:
     def operations(self) -> int:
         return self._producer.acked + self._deleter.done
 
+    @property
+    def written(self) -> int:
+        return 0
+
     def begin(self) -> None:
         for client in (self._producer, self._careless, self._deleter):
             self._tasks.append(self._cluster.run_client(client, client.run()))

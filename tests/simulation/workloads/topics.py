@@ -94,6 +94,10 @@ class Topics:
     def operations(self) -> int:
         return self._user.done
 
+    @property
+    def written(self) -> int:
+        return 0
+
     def begin(self) -> None:
         self._using = self._cluster.run_client(self._user, self._user.run())
 

@@ -78,6 +78,17 @@ class TransactionWorkload:
     def operations(self) -> int:
         return sum(it.ends for one in self._ids for it in one.incarnations)
 
+    @property
+    def written(self) -> int:
+        """Records of transactions that are known to be committed."""
+        history = self._cluster.history
+        return sum(
+            send.outcome is Outcome.DONE
+            and history.transactions.get(send.transaction) is Outcome.DONE
+            for send in history.sends
+            if send.transaction is not None
+        )
+
     def begin(self) -> None:
         cluster = self._cluster
         for settings in _PRODUCERS:

@@ -59,6 +59,13 @@ class Workload(Protocol):
     def operations(self) -> int:
         """How many operations brokers acknowledged."""
 
+    @property
+    def written(self) -> int:
+        """How many records the producers know to be there that readers of the history read.
+
+        0 where only readers of its own read them: then `judge` or the history's checker compares.
+        """
+
     def begin(self) -> None: ...
     def stop(self) -> None:
         """Begin no new operation; retry those that have no response yet."""
