@@ -148,6 +148,11 @@ class Retained:
         self._reader.is_stopping = True
         for send in self._history.sends:
             self._check(send.offset, send.value, "acknowledged")
+            if send.offset is not None and send.offset >= self._reader.position:
+                raise Broken(
+                    f"{send.value[:20]!r} was acknowledged at {send.offset},"
+                    f" and the reader is at the end, {self._reader.position}"
+                )
         for host, log in self._cluster.contents(TOPIC.name):
             if log and log[0].offset < self._deleter.deleted_upto:
                 raise Broken(
