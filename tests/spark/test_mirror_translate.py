@@ -11,7 +11,7 @@ import pytest
 from penstock.spark.errors import JobError
 from penstock.spark.job import Summary
 from penstock.spark.jobs.mirror import JOB
-from penstock.spark.jobs.mirror_links import PREFIX
+from penstock.spark.jobs.mirror_names import LINK_LOG_PREFIX
 from penstock.spark.jobs.mirror_options import MirrorOptions
 from tests.spark.mirrors import change_settings, grow, mirror, settings, two_clusters
 from tests.spark.topics import KEEPS_ALL, Sent, is_compacted, numbered, produce
@@ -283,7 +283,7 @@ def test_a_plan_changes_nothing(both: Both) -> None:
     before = west.admin.list_topics(timeout=PATIENCE_S).topics.keys()
     plan = JOB.plan(options)
     assert plan.facts["to_do"] == ["create planned with 2 partitions"]
-    assert PREFIX in plan.lines[1]
+    assert LINK_LOG_PREFIX in plan.lines[1]
     assert west.admin.list_topics(timeout=PATIENCE_S).topics.keys() == before
 
 

@@ -80,3 +80,12 @@ def _load_file(path: Path) -> ModuleType:
         raise JobError(f"{path}: {type(error).__name__}: {error}") from error
     cloudpickle.register_pickle_by_value(module)
     return module
+
+
+def with_texts(records: Any) -> Any:
+    """DataFrame -> DataFrame: also key and value as text, for those that are UTF-8."""
+    from pyspark.sql import functions as F
+
+    return records.withColumns(
+        {f"{name}_text": F.col(name).cast("string") for name in ("key", "value")}
+    )

@@ -11,7 +11,8 @@ import pytest
 
 from penstock.spark.errors import JobError
 from penstock.spark.jobs import lake_schema as schemas
-from penstock.spark.jobs.lake_avro import parser, read_avro, record_columns, spark_type
+from penstock.spark.jobs.lake_avro import read_avro, record_columns, spark_type
+from penstock.spark.jobs.table_decode_avro import parser
 
 ORDER = {
     "type": "record",

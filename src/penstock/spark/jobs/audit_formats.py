@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 from penstock.spark.errors import JobError
 from penstock.spark.jobs.lake_files import for_spark, normal, open_files
-from penstock.spark.jobs.lake_tables import check_installed
+from penstock.spark.jobs.table_packages import check_installed
 
 
 class Catalog(NamedTuple):

@@ -15,13 +15,14 @@ from penstock.spark.jobs import lake_manifest as manifests
 from penstock.spark.jobs.audit_compare import END, digest
 from penstock.spark.jobs.audit_formats import Catalog, active_rows
 from penstock.spark.jobs.audit_sides import around, read_topic, whole_records
-from penstock.spark.jobs.lake_avro import check_fastavro, decode_avro
 from penstock.spark.jobs.lake_batches import Storage
 from penstock.spark.jobs.lake_decode import ERROR, RAW, decode_json, reject_unknown
 from penstock.spark.jobs.lake_files import Files, for_spark, open_files
 from penstock.spark.jobs.lake_layout import STATE, Layout
 from penstock.spark.jobs.lake_manifest import Spans
 from penstock.spark.jobs.lake_versions import Version, Versions
+from penstock.spark.jobs.table_decode_avro import decode_avro
+from penstock.spark.jobs.table_packages import check_fastavro
 from penstock.spark.survey import Ranges
 
 _COORDINATES: Final = (

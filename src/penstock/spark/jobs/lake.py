@@ -9,7 +9,7 @@ from penstock.spark import checkpoint
 from penstock.spark.checkpoint import Identity
 from penstock.spark.job import Job, Plan, Summary
 from penstock.spark.jobs import lake_manifest as manifests
-from penstock.spark.jobs.lake_avro import AvroDecoder, check_fastavro
+from penstock.spark.jobs.lake_avro import AvroDecoder
 from penstock.spark.jobs.lake_batches import Batches, Storage, Totals
 from penstock.spark.jobs.lake_compact import Compacted, Compactor
 from penstock.spark.jobs.lake_decode import Decoder, RawDecoder
@@ -27,15 +27,10 @@ from penstock.spark.jobs.lake_start import (
     starting_offsets,
 )
 from penstock.spark.jobs.lake_summary import summarize
-from penstock.spark.jobs.lake_tables import (
-    DeltaLake,
-    Iceberg,
-    ParquetTable,
-    TableFormat,
-    check_installed,
-)
+from penstock.spark.jobs.lake_tables import DeltaLake, Iceberg, ParquetTable, TableFormat
 from penstock.spark.jobs.lake_unknown import listed
 from penstock.spark.jobs.record_times import folder_date
+from penstock.spark.jobs.table_packages import check_fastavro, check_installed
 from penstock.spark.jobs.topic_ids import find_ids
 from penstock.spark.progress import FIRST_BATCH, Meter, Progress
 from penstock.spark.streams import see_through

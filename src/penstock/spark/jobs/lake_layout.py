@@ -18,7 +18,6 @@ DEAD_COLUMNS: Final = (
     *("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"),
     *("error", "job"),
 )
-_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}")
 _SHOWN_TOPICS: Final = 40
 
 
@@ -95,10 +94,3 @@ def default_name(table: str, topics: Sequence[str]) -> str:
 
 def _digest(names: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:8]
-
-
-def check_name(name: str, flag: str = "--name") -> None:
-    if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"{flag}: expected letters, digits, '.', '_' and '-', at most 64, not {name!r}"
-        )

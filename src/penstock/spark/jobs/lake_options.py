@@ -7,7 +7,8 @@ from penstock.spark.checkpoint import Identity
 from penstock.spark.job import JobOptions, Kind, option
 from penstock.spark.jobs.lake_compact import DEFAULT_SMALL_BYTES
 from penstock.spark.jobs.lake_files import normal
-from penstock.spark.jobs.lake_layout import Layout, check_name, default_dead_letters, default_name
+from penstock.spark.jobs.lake_layout import Layout, default_dead_letters, default_name
+from penstock.spark.jobs.names import check_name
 
 
 @dataclass(frozen=True, kw_only=True)

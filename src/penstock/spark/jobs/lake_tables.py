@@ -5,17 +5,14 @@ A commit carries the number of the batch in the table's own metadata, and one th
 
 import json
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from time import time_ns
 from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
-from penstock.spark.errors import JobError
 from penstock.spark.jobs.lake_files import for_spark, is_local
 from penstock.spark.jobs.lake_layout import Layout
 from penstock.spark.jobs.lake_manifest import DataFile, Manifest, Table
 
-PACKAGES: Final = {"delta": "deltalake", "iceberg": "pyiceberg"}
 _METRICS: Final = "write.metadata.metrics.default"
 _TIMES: Final = {"none": (), "day": ("date",), "hour": ("date", "hour")}
 _ICEBERG_TIMES: Final = {"none": (), "day": ("by_date",), "hour": ("by_date", "by_hour")}
@@ -29,14 +26,6 @@ class TableFormat(Protocol):
 
     def compact(self, small_bytes: int) -> tuple[int, int]:
         """How many files became how many; only if it compacts itself."""
-
-
-def check_installed(format_: str) -> None:
-    package = PACKAGES.get(format_)
-    if package and find_spec(package) is None:
-        raise JobError(
-            f"--format {format_} needs {package}; install it with: pip install 'penstock[{format_}]'"
-        )
 
 
 class ParquetTable:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from penstock.spark.jobs.mirror_map import OffsetMap, Row
+from penstock.spark.jobs.mirror_names import LINK_LOG_PREFIX
 
-PREFIX: Final = "__penstock_mirror."
 _CLAIM: Final = "claim"
 _MAP: Final = "map"
 
@@ -18,7 +18,7 @@ Entry = tuple[bytes, bytes | None]  # of the topic: key, and value or nothing an
 
 
 def log_name(source_id: str) -> str:
-    return f"{PREFIX}{source_id}"
+    return f"{LINK_LOG_PREFIX}{source_id}"
 
 
 class Claim(NamedTuple):

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from penstock.spark.errors import JobError
 
+LINK_LOG_PREFIX: Final = "__penstock_mirror."
 _NEXT: Final = " < "
 _PART: Final = ":"
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")

@@ -14,8 +14,7 @@ from penstock.spark.errors import JobError
 from penstock.spark.jobs import mirror_names as names
 from penstock.spark.jobs.mirror_beats import ids as beat_ids
 from penstock.spark.jobs.mirror_beats import read_beats
-from penstock.spark.jobs.mirror_links import PREFIX
-from penstock.spark.jobs.mirror_names import Origin, Topic
+from penstock.spark.jobs.mirror_names import LINK_LOG_PREFIX, Origin, Topic
 from penstock.spark.jobs.mirror_options import MirrorOptions
 from penstock.spark.steps import reached
 from penstock.wire.messages.metadata import MetadataResponse, MetadataResponseTopic
@@ -147,7 +146,9 @@ def chosen(options: MirrorOptions, cluster: MetadataResponse) -> list[str]:
         matching = [
             name
             for name, topic in there.items()
-            if not topic.is_internal and not name.startswith(PREFIX) and pattern.fullmatch(name)
+            if not topic.is_internal
+            and not name.startswith(LINK_LOG_PREFIX)
+            and pattern.fullmatch(name)
         ]
     return sorted({*options.topics, *matching})
 

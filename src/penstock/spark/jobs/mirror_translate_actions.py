@@ -19,7 +19,8 @@ from penstock.spark.jobs.mirror_beats import Beat, read_beats
 from penstock.spark.jobs.mirror_groups import Copied, read_groups
 from penstock.spark.jobs.mirror_lag import Behind, Lag, lag_of
 from penstock.spark.jobs.mirror_link_log import OpenLink, read_log
-from penstock.spark.jobs.mirror_links import PREFIX, Claim, Copy, LinkState, claim_entry
+from penstock.spark.jobs.mirror_links import Claim, Copy, LinkState, claim_entry
+from penstock.spark.jobs.mirror_names import LINK_LOG_PREFIX
 from penstock.spark.jobs.mirror_options import PROMOTE, MirrorOptions
 from penstock.spark.jobs.mirror_translate import sync_groups
 from penstock.spark.progress import Progress
@@ -85,10 +86,10 @@ def find_mirrors(options: MirrorOptions) -> list[Mirror]:
             raise JobError(f"topic {name!r} does not exist at the target, {options.target}")
     found = []
     for log in there:
-        if log.startswith(PREFIX):
+        if log.startswith(LINK_LOG_PREFIX):
             state = LinkState()
             read_log(options.target, log, state, whole=False)
-            found += _of_link(options, log.removeprefix(PREFIX), state, there)
+            found += _of_link(options, log.removeprefix(LINK_LOG_PREFIX), state, there)
     for name in options.topics:
         if name not in {mirror.name for mirror in found}:
             raise JobError(f"topic {name!r} of the target is no copy: no link writes to it")

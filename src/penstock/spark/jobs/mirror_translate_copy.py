@@ -12,6 +12,7 @@ from penstock.model.ids import TopicPartition
 from penstock.records.compression import Codec
 from penstock.spark.errors import JobError, explain
 from penstock.spark.jobs import mirror_reproduce as reproduce
+from penstock.spark.jobs.chunks import next_chunk
 from penstock.spark.jobs.mirror_copy import Done
 from penstock.spark.jobs.mirror_divergence import (
     LOST,
@@ -27,7 +28,6 @@ from penstock.spark.jobs.mirror_options import MirrorOptions
 from penstock.spark.jobs.mirror_reproduce import Wires, Wrote
 from penstock.spark.jobs.mirror_rounds import Translated
 from penstock.spark.jobs.mirror_topics import Link
-from penstock.spark.jobs.replay_range import next_chunk
 from penstock.spark.offsets import Offsets
 from penstock.spark.options import parse_shape
 from penstock.spark.progress import Progress

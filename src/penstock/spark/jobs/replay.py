@@ -11,11 +11,11 @@ from typing import Any, Final
 from penstock.client.raw_transactions import OffsetToCommit
 from penstock.model.ids import TopicPartition
 from penstock.spark.errors import JobError
-from penstock.spark.functions import chosen
+from penstock.spark.functions import chosen, with_texts
 from penstock.spark.job import Job, JobOptions, Kind, Plan, Summary, option
 from penstock.spark.jobs.lake_files import is_local, normal, open_files
-from penstock.spark.jobs.lake_layout import check_name
 from penstock.spark.jobs.lake_owner import refuse_lake
+from penstock.spark.jobs.names import check_name
 from penstock.spark.jobs.record_times import Times, of_times
 from penstock.spark.jobs.replay_range import (
     Decided,
@@ -27,9 +27,8 @@ from penstock.spark.jobs.replay_range import (
     parse_piece,
 )
 from penstock.spark.jobs.replay_table import Table
+from penstock.spark.jobs.target import find_target
 from penstock.spark.jobs.topic_ids import Ids, find_ids
-from penstock.spark.jobs.transform import find_target
-from penstock.spark.jobs.transform_query import with_texts
 from penstock.spark.outgoing import Target
 from penstock.spark.progress import Progress
 from penstock.spark.survey import Ranges, find_ranges

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from penstock.model.ids import TopicPartition
 from penstock.spark.errors import JobError
+from penstock.spark.jobs.chunks import next_chunk
 from penstock.spark.jobs.record_times import ALWAYS, Times, times_of
 from penstock.spark.offsets import Offsets
 from penstock.spark.survey import Ranges
@@ -192,18 +193,3 @@ def _missing(committed: Committed, group: str, count: int, topics: Iterable[str]
         "began, so nobody knows how much of that was replayed; look at the target, then give another --id for what it "
         "lacks"
     )
-
-
-def next_chunk(
-    at: Mapping[TopicPartition, int], after: Offsets, most: int
-) -> tuple[Offsets, Offsets]:
-    """From where to where the next transaction goes: at most `most` offsets, an equal share of each partition's rest."""
-    left = {place: after[place] - at[place] for place in sorted(after) if after[place] > at[place]}
-    share = max(1, most // max(1, len(left)))
-    start, end, room = {}, {}, most
-    for place, rest in left.items():
-        taken = min(rest, share, room)
-        if taken > 0:
-            start[place], end[place] = at[place], at[place] + taken
-            room -= taken
-    return start, end

@@ -7,23 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.client import admin
-from penstock.client.pool import Pool
 from penstock.client.raw_transactions import OffsetToCommit
-from penstock.records.compression import Codec
 from penstock.spark import checkpoint
 from penstock.spark.checkpoint import Identity
 from penstock.spark.functions import check_files
 from penstock.spark.job import Job, Kind, Plan, StreamOptions, Summary, option
 from penstock.spark.jobs.lake_files import is_local, normal, open_files
-from penstock.spark.jobs.lake_layout import check_name
+from penstock.spark.jobs.names import check_name
+from penstock.spark.jobs.target import find_target
 from penstock.spark.jobs.topic_ids import check_ids, find_ids, hold_ids
 from penstock.spark.jobs.transform_position import Log, is_committed, starting
 from penstock.spark.jobs.transform_query import Query, check, function_query, sql_query
 from penstock.spark.outgoing import Target
 from penstock.spark.progress import Meter, Progress
 from penstock.spark.streams import see_through
-from penstock.spark.survey import Ranges, ask, find_ranges, offsets_json
+from penstock.spark.survey import Ranges, find_ranges, offsets_json
 from penstock.spark.transactional import CONFS, Transactions, check_confs
 
 _SHOWN_TOPICS: Final = 40
@@ -178,16 +176,6 @@ def _facts(options: TransformOptions, ranges: Ranges) -> dict[str, Any]:
         "checkpoint": options.place,
         "exactly_once": not options.at_least_once,
     }
-
-
-def find_target(options: Any) -> Target:
-    """`to` and `compression` of a job's options; ClientError if there is no such topic."""
-
-    async def question(pool: Pool) -> int:
-        (found,) = await admin.describe_topics(pool, [options.to])
-        return len(found.partitions)
-
-    return Target(options.to, ask(options.bootstrap, question), Codec[options.compression.upper()])
 
 
 def _ranges(options: TransformOptions) -> Ranges:

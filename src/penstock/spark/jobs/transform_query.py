@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.spark.errors import JobError, explain
-from penstock.spark.functions import load_function, sql_text
+from penstock.spark.functions import load_function, sql_text, with_texts
 from penstock.spark.outgoing import Target
 from penstock.spark.sink_options import SinkError
 from penstock.spark.transactional import check_result
@@ -37,15 +37,6 @@ def function_query(given: str) -> Query:
         return function(with_texts(records))
 
     return query
-
-
-def with_texts(records: Any) -> Any:
-    """DataFrame -> DataFrame: also key and value as text, for those that are UTF-8."""
-    from pyspark.sql import functions as F
-
-    return records.withColumns(
-        {f"{name}_text": F.col(name).cast("string") for name in ("key", "value")}
-    )
 
 
 def check(session: Any, query: Query, target: Target) -> None:
