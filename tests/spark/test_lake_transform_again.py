@@ -10,6 +10,7 @@ from penstock.spark.job import explained
 from penstock.spark.jobs import lake as lake_job
 from penstock.spark.jobs import transform
 from penstock.spark.jobs.topic_ids import FILE_NAME
+from penstock.spark.jobs.transform_options import TransformOptions
 from penstock.spark.progress import Progress
 from tests.spark.lakes import Lake, places
 from tests.spark.topics import Create, numbered, produce
@@ -60,8 +61,8 @@ def test_a_transform_does_not_skip_the_beginning_of_a_topic_that_is_new(
 ) -> None:
     source, target = topic("again", retention_ms=-1), topic("out", retention_ms=-1)
 
-    def options(name: str) -> transform.TransformOptions:
-        return transform.TransformOptions(
+    def options(name: str) -> TransformOptions:
+        return TransformOptions(
             bootstrap=broker.bootstrap,
             topics=(source,),
             to=target,

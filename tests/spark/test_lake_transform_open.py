@@ -9,6 +9,7 @@ import pytest
 
 from penstock.spark.job import explained
 from penstock.spark.jobs import transform
+from penstock.spark.jobs.transform_options import TransformOptions
 from penstock.spark.progress import Progress
 from tests.spark.lakes import Lake
 from tests.spark.topics import STAYS_OPEN, Create, Sent, produce
@@ -83,7 +84,7 @@ def test_a_transform_begins_before_it(
     spark: Any, broker: Server, opened: Open, topic: Create, tmp_path: Path, begin: dict[str, Any]
 ) -> None:
     target = topic("out", retention_ms=-1)
-    options = transform.TransformOptions(
+    options = TransformOptions(
         bootstrap=broker.bootstrap,
         topics=(opened.name,),
         to=target,

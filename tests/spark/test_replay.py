@@ -13,6 +13,7 @@ from penstock.spark.errors import JobError
 from penstock.spark.job import Summary, explained
 from penstock.spark.jobs import replay
 from penstock.spark.jobs.lake import plan as lake_plan
+from penstock.spark.jobs.replay_options import ReplayOptions
 from penstock.spark.progress import Progress
 from tests.spark.lakes import Lake, places, read
 from tests.spark.topics import STAYS_OPEN, Create, Sent, numbered, produce
@@ -29,8 +30,8 @@ class Replay:
         self.spark = spark
         self.broker = broker
 
-    def options(self, *topics: str, **options: Any) -> replay.ReplayOptions:
-        return replay.ReplayOptions(bootstrap=self.broker.bootstrap, topics=topics, **options)
+    def options(self, *topics: str, **options: Any) -> ReplayOptions:
+        return ReplayOptions(bootstrap=self.broker.bootstrap, topics=topics, **options)
 
     def run(self, *topics: str, **options: Any) -> Summary:
         with explained():

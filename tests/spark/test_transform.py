@@ -8,6 +8,7 @@ import pytest
 from penstock.spark.errors import JobError
 from penstock.spark.job import Summary, explained
 from penstock.spark.jobs import transform
+from penstock.spark.jobs.transform_options import TransformOptions
 from penstock.spark.progress import Progress
 from tests.spark.topics import Create, Sent, numbered, produce
 from tests.spark.transforms import assert_placed_as_java_does, by_key, read_committed, write_file
@@ -37,9 +38,9 @@ class Transform:
         self.broker = broker
         self.home = home
 
-    def options(self, source: str, target: str, **options: Any) -> transform.TransformOptions:
+    def options(self, source: str, target: str, **options: Any) -> TransformOptions:
         place = options.pop("checkpoint", str(self.home / "state"))
-        return transform.TransformOptions(
+        return TransformOptions(
             bootstrap=self.broker.bootstrap,
             topics=(source,),
             to=target,

@@ -3,7 +3,8 @@
 import pytest
 
 from penstock.spark.errors import JobError
-from penstock.spark.jobs.dlq import DlqOptions, _lines, plan
+from penstock.spark.jobs.dlq import _lines, plan
+from penstock.spark.jobs.dlq_options import DlqOptions
 from penstock.spark.jobs.dlq_repair import read_repair
 
 

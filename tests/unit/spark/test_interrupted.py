@@ -16,13 +16,13 @@ from penstock.model.ids import TopicPartition
 from penstock.spark.errors import JobError
 from penstock.spark.job import Job, JobOptions, Plan, Summary, run_job
 from penstock.spark.jobs import dlq, dlq_sending, lake, mirror_rounds, replay, transform
-from penstock.spark.jobs.dlq import DlqOptions
+from penstock.spark.jobs.dlq_options import DlqOptions
 from penstock.spark.jobs.lake_compact import Compacted
 from penstock.spark.jobs.lake_options import LakeOptions
 from penstock.spark.jobs.mirror_options import MirrorOptions
 from penstock.spark.jobs.mirror_rounds import Totals
-from penstock.spark.jobs.replay import ReplayOptions
-from penstock.spark.jobs.transform import TransformOptions
+from penstock.spark.jobs.replay_options import ReplayOptions
+from penstock.spark.jobs.transform_options import TransformOptions
 from penstock.spark.outgoing import Target
 from penstock.spark.progress import Progress
 from penstock.spark.survey import Ranges

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.spark.jobs.traffic import TrafficOptions, show_key
+from penstock.spark.jobs.traffic import show_key
+from penstock.spark.jobs.traffic_options import TrafficOptions
 from penstock.spark.jobs.traffic_picture import draw
 from penstock.spark.jobs.traffic_report import (
     DAY_MS,

@@ -1,67 +1,23 @@
 """`dlq`: dead letters looked at, repaired, and sent back where they came from, each once."""
 
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.sdk.redrive_ledger import DEFAULT_LEDGER
 from penstock.spark.errors import JobError
 from penstock.spark.functions import check_files, chosen
-from penstock.spark.job import Job, JobOptions, Kind, Plan, Summary, option
+from penstock.spark.job import Job, Plan, Summary
 from penstock.spark.jobs import dlq_letters as letters
 from penstock.spark.jobs import dlq_repair as repairs
 from penstock.spark.jobs import dlq_sending as sending
-from penstock.spark.jobs.lake_files import is_local, normal, open_files
+from penstock.spark.jobs.dlq_options import DlqOptions
+from penstock.spark.jobs.lake_files import is_local, open_files
 from penstock.spark.progress import Progress
 from penstock.spark.survey import find_ranges
 
 _FIRST_MS: Final = -62_135_596_800_000  # the years 1 to 9999: what dates can say
 _LAST_MS: Final = 253_402_300_799_999
-
-
-@dataclass(frozen=True, kw_only=True)
-class DlqOptions(JobOptions):
-    table: str | None = option("the lake's table of dead letters", metavar="DIR", default=None)
-    topic: str | None = option("the SDK's topic of dead letters", metavar="TOPIC", default=None)
-    where: str | None = option(
-        "only these, such as \"kind = 'not valid JSON'\"", metavar="SQL", default=None
-    )
-    sql: str | None = option(
-        "repair: a query over the view letters, or a file.sql with it", metavar="SQL", default=None
-    )
-    function: str | None = option(
-        "repair: a function, DataFrame -> DataFrame", metavar="FILE.py:FUNCTION", default=None
-    )
-    send: bool = option("send them back; else nothing is changed", kind=Kind.FLAG)
-    to: str | None = option(
-        "another topic than the one each came from", metavar="TOPIC", default=None
-    )
-    again: bool = option("also those that were sent back before", kind=Kind.FLAG)
-    ledger: str = option(
-        f"topic that remembers what was sent back (default {DEFAULT_LEDGER})",
-        metavar="TOPIC",
-        default=DEFAULT_LEDGER,
-    )
-    samples: int = option(
-        "how many of each kind of error to show (default 3)",
-        kind=Kind.COUNT,
-        metavar="N",
-        default=3,
-    )
-
-    def __post_init__(self) -> None:
-        if (self.table is None) == (self.topic is None):
-            raise ValueError("dlq needs either --table or --topic")
-        if self.sql is not None and self.function is not None:
-            raise ValueError("--sql and --function exclude each other")
-        if not self.send and (self.to is not None or self.again):
-            raise ValueError("--to and --again need --send")
-
-    @property
-    def source(self) -> str:
-        return self.topic or normal(self.table or "")
 
 
 def plan(options: DlqOptions) -> Plan:

@@ -2,64 +2,22 @@
 
 import json
 from collections import Counter
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import time_ns
 from typing import Any, Final
 
 from penstock.spark.errors import JobError
-from penstock.spark.job import Job, JobOptions, Kind, Plan, Summary, option
+from penstock.spark.job import Job, Plan, Summary
 from penstock.spark.jobs import traffic_picture, traffic_report
-from penstock.spark.jobs.record_times import Times, of_times
+from penstock.spark.jobs.record_times import of_times
+from penstock.spark.jobs.traffic_options import TrafficOptions
 from penstock.spark.jobs.traffic_report import Cell, HotKey, Stored
 from penstock.spark.progress import Progress
 from penstock.spark.survey import Ranges, find_ranges
 
 _CLASSES_PER_DOUBLING: Final = 4  # of sizes: percentiles are right to a fifth
 _SHOWN_KEY_BYTES: Final = 200
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrafficOptions(JobOptions):
-    topics: tuple[str, ...] = option("to measure", metavar="TOPIC", many=True, positional=True)
-    since: int | None = option(
-        "only messages of this time and later, such as -7d",
-        kind=Kind.TIME,
-        metavar="TIME",
-        default=None,
-    )
-    until: int | None = option(
-        "only messages before this time", kind=Kind.TIME, metavar="TIME", default=None
-    )
-    step: int | None = option(
-        "length of the intervals that rates are for, such as 1m (default: by the time that is covered)",
-        kind=Kind.DURATION,
-        metavar="TIME",
-        default=None,
-    )
-    hot_keys: int = option(
-        "how many of the busiest keys to name; 0 spares a scan (default 10)",
-        kind=Kind.COUNT,
-        metavar="N",
-        default=10,
-    )
-    output: str | None = option("also write the JSON there", metavar="FILE", default=None)
-    picture: str | None = option(
-        "draw rates and partitions as an SVG", metavar="FILE", default=None
-    )
-
-    def __post_init__(self) -> None:
-        if not self.topics:
-            raise ValueError("traffic needs a TOPIC")
-        if self.step is not None and self.step < 1:
-            raise ValueError("--step must be at least 1ms")
-        if self.since is not None and self.until is not None and self.since >= self.until:
-            raise ValueError("--since must be before --until")
-
-    @property
-    def times(self) -> Times:
-        return Times(self.since, self.until)
 
 
 def plan(options: TrafficOptions) -> Plan:
