@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.spark.job import Summary, explained
-from penstock.spark.jobs import audit
-from penstock.spark.jobs.audit_options import AuditOptions
+from penstock.spark.jobs.audit import job as audit
+from penstock.spark.jobs.audit.options import AuditOptions
 from penstock.spark.progress import Progress
 from tests.support.server import Server
 

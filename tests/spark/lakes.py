@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from penstock.spark.job import Summary, explained
-from penstock.spark.jobs import lake
-from penstock.spark.jobs.lake_options import LakeOptions
+from penstock.spark.jobs.lake import job as lake
+from penstock.spark.jobs.lake.options import LakeOptions
 from penstock.spark.progress import Progress
 from tests.support.server import Server
 

@@ -6,9 +6,11 @@ from contextlib import nullcontext
 from typing import Any
 
 from penstock.cli.main import main
-from penstock.spark.jobs import mirror, mirror_copy, mirror_translate_copy
-from penstock.spark.jobs.mirror_copy import Done
-from penstock.spark.jobs.mirror_reproduce import Wires, Wrote, parse_report, write_task
+from penstock.spark.jobs.mirror import copy as mirror_copy
+from penstock.spark.jobs.mirror import job as mirror
+from penstock.spark.jobs.mirror.copy import Done
+from penstock.spark.jobs.mirror.translate import copy as mirror_translate_copy
+from penstock.spark.jobs.mirror.translate.reproduce import Wires, Wrote, parse_report, write_task
 from penstock.spark.progress import Progress
 
 

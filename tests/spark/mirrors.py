@@ -13,8 +13,8 @@ from penstock.client import admin
 from penstock.client.pool import Pool
 from penstock.model.ids import TopicPartition
 from penstock.spark.job import Summary
-from penstock.spark.jobs.mirror import JOB
-from penstock.spark.jobs.mirror_options import MirrorOptions
+from penstock.spark.jobs.mirror.job import JOB
+from penstock.spark.jobs.mirror.options import MirrorOptions
 from penstock.spark.progress import Progress
 from tests.spark.topics import KEEPS_ALL
 from tests.support.mirrors import batches_from

@@ -10,9 +10,9 @@ import pytest
 from penstock.model.errors import BrokerError
 from penstock.spark.errors import JobError
 from penstock.spark.job import Summary, explained
-from penstock.spark.jobs import dlq
-from penstock.spark.jobs.dlq_options import DlqOptions
-from penstock.spark.jobs.dlq_sending import ensure_ledger
+from penstock.spark.jobs.dlq import job as dlq
+from penstock.spark.jobs.dlq.options import DlqOptions
+from penstock.spark.jobs.dlq.sending import ensure_ledger
 from penstock.spark.progress import Progress
 from tests.spark.lakes import Lake
 from tests.spark.topics import Create, Sent, produce

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from penstock.spark.errors import JobError
-from penstock.spark.jobs import lake as lake_job
-from penstock.spark.jobs import lake_batches, lake_compact
-from penstock.spark.jobs.lake_files import HadoopFiles
+from penstock.spark.jobs.files import HadoopFiles
+from penstock.spark.jobs.lake import compact
+from penstock.spark.jobs.lake import job as lake_job
+from penstock.spark.jobs.table import batches
 from tests.spark.lakes import Lake, places
 from tests.spark.topics import Create, Sent, numbered, produce
 from tests.support.server import Server
@@ -30,7 +31,7 @@ class Crashes:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.due = 0
         self.hits: list[str] = []
-        for module in (lake_batches, lake_compact):
+        for module in (batches, compact):
             monkeypatch.setattr(module, "reached", self._reached)
 
     def _reached(self, step: str) -> None:

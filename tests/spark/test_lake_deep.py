@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.spark.jobs.lake_decode import DEEPEST, is_shallow
+from penstock.spark.jobs.table.decode import DEEPEST, is_shallow
 from tests.spark.lakes import Lake, places
 from tests.spark.topics import Create, Sent, produce
 from tests.support.command import penstock_command

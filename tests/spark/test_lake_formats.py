@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from penstock.spark.errors import JobError
-from penstock.spark.jobs import lake as lake_job
-from penstock.spark.jobs import lake_batches, replay_table
+from penstock.spark.jobs.lake import job as lake_job
+from penstock.spark.jobs.replay import table as replay_table
+from penstock.spark.jobs.table import batches
 from tests.spark.lakes import Lake, places
 from tests.spark.topics import Create, Sent, numbered, produce
 from tests.support.server import Server
@@ -68,7 +69,7 @@ def _crash_once(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
             left.remove(name)
             raise RuntimeError(f"killed at {name}")
 
-    monkeypatch.setattr(lake_batches, "reached", reached)
+    monkeypatch.setattr(batches, "reached", reached)
 
 
 STEPS = ("lake:manifest", "lake:renamed", "lake:table")

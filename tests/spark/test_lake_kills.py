@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from penstock.spark.jobs.lake_batches import STEPS
-from penstock.spark.jobs.lake_compact import STEPS as COMPACTION_STEPS
+from penstock.spark.jobs.lake.compact import STEPS as COMPACTION_STEPS
+from penstock.spark.jobs.table.batches import STEPS
 from penstock.spark.steps import VARIABLE
 from tests.spark.lakes import Place, places, read
 from tests.spark.topics import Create, Sent, numbered, produce

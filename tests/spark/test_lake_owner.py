@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from penstock.spark.errors import JobError
-from penstock.spark.jobs.lake_owner import owner_of
+from penstock.spark.jobs.table.owner import owner_of
 from tests.spark.lakes import Lake, places
 from tests.spark.topics import Create, Sent, numbered, produce
 from tests.support.server import Server, until

@@ -7,10 +7,10 @@ import pytest
 
 from penstock.spark.errors import JobError
 from penstock.spark.job import explained
-from penstock.spark.jobs import lake as lake_job
-from penstock.spark.jobs import transform
+from penstock.spark.jobs.lake import job as lake_job
 from penstock.spark.jobs.topic_ids import FILE_NAME
-from penstock.spark.jobs.transform_options import TransformOptions
+from penstock.spark.jobs.transform import job as transform
+from penstock.spark.jobs.transform.options import TransformOptions
 from penstock.spark.progress import Progress
 from tests.spark.lakes import Lake, places
 from tests.spark.topics import Create, numbered, produce

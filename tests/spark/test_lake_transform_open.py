@@ -8,8 +8,8 @@ import confluent_kafka
 import pytest
 
 from penstock.spark.job import explained
-from penstock.spark.jobs import transform
-from penstock.spark.jobs.transform_options import TransformOptions
+from penstock.spark.jobs.transform import job as transform
+from penstock.spark.jobs.transform.options import TransformOptions
 from penstock.spark.progress import Progress
 from tests.spark.lakes import Lake
 from tests.spark.topics import STAYS_OPEN, Create, Sent, produce

@@ -11,9 +11,9 @@ import pytest
 from penstock.client.errors import ClientError
 from penstock.spark.errors import JobError
 from penstock.spark.job import Summary, run_job
-from penstock.spark.jobs.mirror import JOB
-from penstock.spark.jobs.mirror_beats import PREFIX
-from penstock.spark.jobs.mirror_options import MirrorOptions
+from penstock.spark.jobs.mirror.beats import PREFIX
+from penstock.spark.jobs.mirror.job import JOB
+from penstock.spark.jobs.mirror.options import MirrorOptions
 from penstock.spark.progress import Progress
 from tests.spark.mirrors import (
     change_settings,

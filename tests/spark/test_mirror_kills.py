@@ -12,7 +12,7 @@ import pytest
 
 from penstock.client.errors import ClientError
 from penstock.client.mirroring import MIRROR_SOURCE
-from penstock.spark.jobs.mirror import CHANGE_STEPS, STEPS, TASK_STEPS
+from penstock.spark.jobs.mirror.job import CHANGE_STEPS, STEPS, TASK_STEPS
 from penstock.spark.steps import VARIABLE
 from tests.spark.conftest import ROOT
 from tests.spark.mirrors import (

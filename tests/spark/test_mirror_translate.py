@@ -10,9 +10,9 @@ import pytest
 
 from penstock.spark.errors import JobError
 from penstock.spark.job import Summary
-from penstock.spark.jobs.mirror import JOB
-from penstock.spark.jobs.mirror_names import LINK_LOG_PREFIX
-from penstock.spark.jobs.mirror_options import MirrorOptions
+from penstock.spark.jobs.mirror.job import JOB
+from penstock.spark.jobs.mirror.names import LINK_LOG_PREFIX
+from penstock.spark.jobs.mirror.options import MirrorOptions
 from tests.spark.mirrors import change_settings, grow, mirror, settings, two_clusters
 from tests.spark.topics import KEEPS_ALL, Sent, is_compacted, numbered, produce
 from tests.spark.translated import (

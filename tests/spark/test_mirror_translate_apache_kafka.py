@@ -13,9 +13,9 @@ import pytest
 
 from penstock.spark.errors import JobError
 from penstock.spark.job import Summary
-from penstock.spark.jobs import mirror_translate_copy
-from penstock.spark.jobs.mirror import JOB
-from penstock.spark.jobs.mirror_options import MirrorOptions
+from penstock.spark.jobs.mirror.job import JOB
+from penstock.spark.jobs.mirror.options import MirrorOptions
+from penstock.spark.jobs.mirror.translate import copy as mirror_translate_copy
 from penstock.spark.progress import Progress
 from tests.conformance.test_other_clients import fresh
 from tests.conformance.test_sdk_apache_kafka import bootstrap

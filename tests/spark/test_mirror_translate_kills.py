@@ -11,8 +11,8 @@ from random import Random
 
 import pytest
 
-from penstock.spark.jobs.mirror_translate import TRANSLATE_STEPS
-from penstock.spark.jobs.mirror_translate_actions import PROMOTE_STEPS
+from penstock.spark.jobs.mirror.translate.actions import PROMOTE_STEPS
+from penstock.spark.jobs.mirror.translate.rounds import TRANSLATE_STEPS
 from penstock.spark.steps import VARIABLE
 from penstock.spark.transactional import DRIVER_STEPS, WORKER_STEPS
 from tests.spark.conftest import ROOT

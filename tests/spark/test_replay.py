@@ -11,9 +11,9 @@ import pytest
 from penstock.client.errors import ClientError
 from penstock.spark.errors import JobError
 from penstock.spark.job import Summary, explained
-from penstock.spark.jobs import replay
-from penstock.spark.jobs.lake import plan as lake_plan
-from penstock.spark.jobs.replay_options import ReplayOptions
+from penstock.spark.jobs.lake.job import plan as lake_plan
+from penstock.spark.jobs.replay import job as replay
+from penstock.spark.jobs.replay.options import ReplayOptions
 from penstock.spark.progress import Progress
 from tests.spark.lakes import Lake, places, read
 from tests.spark.topics import STAYS_OPEN, Create, Sent, numbered, produce

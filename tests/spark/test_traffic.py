@@ -11,8 +11,8 @@ import confluent_kafka
 import pytest
 
 from penstock.spark.errors import JobError
-from penstock.spark.jobs.traffic import plan, run
-from penstock.spark.jobs.traffic_options import TrafficOptions
+from penstock.spark.jobs.traffic.job import plan, run
+from penstock.spark.jobs.traffic.options import TrafficOptions
 from penstock.spark.progress import Progress
 from tests.support.command import penstock_command, start_penstock
 from tests.support.server import PATIENCE_S, Server

@@ -7,8 +7,8 @@ import pytest
 
 from penstock.spark.errors import JobError
 from penstock.spark.job import Summary, explained
-from penstock.spark.jobs import transform
-from penstock.spark.jobs.transform_options import TransformOptions
+from penstock.spark.jobs.transform import job as transform
+from penstock.spark.jobs.transform.options import TransformOptions
 from penstock.spark.progress import Progress
 from tests.spark.topics import Create, Sent, numbered, produce
 from tests.spark.transforms import assert_placed_as_java_does, by_key, read_committed, write_file

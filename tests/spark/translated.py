@@ -10,7 +10,7 @@ import confluent_kafka.admin
 from penstock.client import admin, groups
 from penstock.client.pool import Pool
 from penstock.model.ids import TopicPartition
-from penstock.spark.jobs.mirror_origin import HEADER
+from penstock.spark.jobs.mirror.translate.origin import HEADER
 from tests.spark.transforms import Read, read_committed
 from tests.support.server import PATIENCE_S
 

@@ -1,8 +1,9 @@
-"""What every job is made of: options that are declared once, a plan that can be shown, a run that ends in a summary.
+"""Declare a job: its options, a plan that can be shown, and a run that returns a summary.
 
-A job's module declares a frozen dataclass of options (each field made by `option`), `plan(options)`, `run(session, options,
-progress)` and a `JOB`. Flags, TOML keys and help all come from the fields, so a job needs no code for them. A module of a
-job imports pyspark only inside its functions: help and plans work without it.
+A job is a package of `penstock.spark.jobs`. Its module `options` defines a frozen dataclass, each
+field made by `option`; its module `job` defines `plan(options)`, `run(session, options, progress)`
+and `JOB`. The command derives flags, TOML keys and help from the fields. The modules of a job import
+pyspark only inside functions, so that help and plans work without it.
 """
 
 import signal

@@ -1,4 +1,4 @@
-"""The jobs of `penstock pipeline`, each a module of this package with a `JOB`."""
+"""The jobs of `penstock pipeline`: each is a package whose module `job` defines `JOB`."""
 
 import importlib
 from typing import Any, Final
@@ -17,5 +17,5 @@ JOBS: Final = {
 
 
 def load(name: str) -> Job[Any]:
-    job: Job[Any] = importlib.import_module(f"penstock.spark.jobs.{name}").JOB
+    job: Job[Any] = importlib.import_module(f"penstock.spark.jobs.{name}.job").JOB
     return job

@@ -11,7 +11,7 @@ from typing import Final
 from penstock.client import admin
 from penstock.client.pool import Pool
 from penstock.spark.errors import JobError
-from penstock.spark.jobs.lake_files import Files
+from penstock.spark.jobs.files import Files
 from penstock.spark.survey import ask
 
 FILE_NAME: Final = "penstock-topics.json"

@@ -1,0 +1,1 @@
+"""The job `dlq` lists, repairs and resends dead letters."""

@@ -1,0 +1,1 @@
+"""The job `mirror` copies topics to another cluster and keeps their offsets."""

@@ -1,0 +1,1 @@
+"""Mirrors to clusters that cannot keep the source's offsets: records are produced again."""

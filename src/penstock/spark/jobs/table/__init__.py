@@ -1,0 +1,1 @@
+"""The tables that `lake` and `replay` write and `audit` reads: layout, manifests and decoding."""

@@ -1,0 +1,1 @@
+"""The job `traffic` measures rates, sizes and growth of topics."""

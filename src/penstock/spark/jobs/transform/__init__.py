@@ -1,0 +1,1 @@
+"""The job `transform` sends a topic through SQL or a Python function to another topic."""
