@@ -1,4 +1,7 @@
-"""What people hand to jobs: SQL, text in files, and functions of Python's, `FILE.py:FUNCTION` or `MODULE:FUNCTION`."""
+"""Load what users give to jobs: SQL, text files, and Python functions.
+
+A function is `FILE.py:FUNCTION` or `MODULE:FUNCTION`.
+"""
 
 import importlib
 import importlib.util
@@ -83,7 +86,10 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def with_texts(records: Any) -> Any:
-    """DataFrame -> DataFrame: also key and value as text, for those that are UTF-8."""
+    """Add `key_text` and `value_text`: key and value as text. DataFrame -> DataFrame.
+
+    The text is meaningful only where the bytes are UTF-8.
+    """
     from pyspark.sql import functions as F
 
     return records.withColumns(

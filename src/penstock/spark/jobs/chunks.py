@@ -9,7 +9,10 @@ from penstock.spark.offsets import Offsets
 def next_chunk(
     at: Mapping[TopicPartition, int], after: Offsets, most: int
 ) -> tuple[Offsets, Offsets]:
-    """From where to where the next transaction goes: at most `most` offsets, an equal share of each partition's rest."""
+    """Return where the next chunk starts and ends.
+
+    A chunk has at most `most` offsets, an equal share of what is left in each partition.
+    """
     left = {place: after[place] - at[place] for place in sorted(after) if after[place] > at[place]}
     share = max(1, most // max(1, len(left)))
     start, end, room = {}, {}, most

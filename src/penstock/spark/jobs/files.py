@@ -1,7 +1,8 @@
-"""The few things that the lake's protocol asks of a file system; each may be repeated after a crash.
+"""Access the file systems of tables and checkpoints: local files, or any file system of Spark's.
 
-This machine's files are handled by Python, which can create a file whole and only if absent, and can make it durable. All others
-are reached through Spark's own file systems (hdfs, s3a, …).
+Every operation may be repeated after a crash. Python handles local files: it can create a file
+atomically, only if it is absent, and make it durable. Spark's own classes reach all other file
+systems (hdfs, s3a, …).
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Which records are of a stretch of time: each by its own, for times need not rise with the offsets."""
+"""Select records by timestamp. Timestamps need not rise with the offsets."""
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple

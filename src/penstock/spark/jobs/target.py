@@ -10,7 +10,10 @@ from penstock.spark.survey import ask
 
 
 def find_target(options: Any) -> Target:
-    """`to` and `compression` of a job's options; ClientError if there is no such topic."""
+    """Return the target topic of a job's options. Raise ClientError if it does not exist.
+
+    `options` has `to` and `compression`.
+    """
 
     async def question(pool: Pool) -> int:
         (found,) = await admin.describe_topics(pool, [options.to])

@@ -1,6 +1,7 @@
-"""A topic that was deleted and created again is another topic: how far the first was read says nothing about it.
+"""Detect that a topic was deleted and created again.
 
-What the brokers call a topic is kept beside the offsets of the job that reads it, from the first run on that finds nothing there.
+Offsets of the old topic mean nothing in the new one. A job stores the ids of its topics beside its
+offsets, in the first run that finds none there. Later runs compare the ids.
 """
 
 import json

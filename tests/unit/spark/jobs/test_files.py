@@ -1,4 +1,4 @@
-"""Files of this machine: created whole and once, moved and deleted as often as one likes."""
+"""Local files are created atomically and once; moves and deletions may be repeated."""
 
 from pathlib import Path
 

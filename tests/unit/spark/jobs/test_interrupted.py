@@ -1,4 +1,7 @@
-"""Jobs that are asked to end do so soon, at once if they are asked again, and say whether they were done."""
+"""A job that is asked to end does so soon, and at once when it is asked again.
+
+Its result says whether it was done.
+"""
 
 import os
 import signal

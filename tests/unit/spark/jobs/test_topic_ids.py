@@ -1,4 +1,4 @@
-"""A topic of the same name is not the same topic."""
+"""A topic that was created again under the same name is another topic."""
 
 from pathlib import Path
 

@@ -1,6 +1,7 @@
-"""Two sides side by side: what becomes of each offset, or of each record. DataFrame -> DataFrame.
+"""Compare two sides: classify each offset, or each record. DataFrame -> DataFrame.
 
-A side has the columns topic, partition, offset and digest. The left one is what must be, the right one what is judged.
+A side has the columns topic, partition, offset and digest. The left side is the reference, and the
+right side is checked against it.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,7 @@
-"""The rows that a table has now: all files of a directory, or those that Delta's log or an Iceberg snapshot name."""
+"""Read the current rows of a table.
+
+They are in all files of a directory, or in those that Delta's log or an Iceberg snapshot names.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""`audit`: proves that nothing was lost, doubled, changed or reordered on the way. Reads only."""
+"""`audit`: verify that no record was lost, duplicated, changed or reordered. Read-only."""
 
 import time
 from collections.abc import Mapping, Sequence

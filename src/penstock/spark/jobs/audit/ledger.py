@@ -1,6 +1,7 @@
-"""What a producer says it wrote, as rows of topic, partition, offset and digest: CSV, JSON lines or Parquet.
+"""Read a producer's ledger of what it wrote, as rows of topic, partition, offset and digest.
 
-A row without an offset, or with a negative one, was sent and never acknowledged.
+A ledger is CSV, JSON lines or Parquet. A row without an offset, or with a negative one, stands for
+a record that was sent and never acknowledged.
 """
 
 from collections.abc import Sequence

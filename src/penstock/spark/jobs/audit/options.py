@@ -1,4 +1,4 @@
-"""What `penstock pipeline audit` takes."""
+"""Define the options of `penstock pipeline audit`."""
 
 from dataclasses import dataclass
 

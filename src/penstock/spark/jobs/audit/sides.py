@@ -1,4 +1,4 @@
-"""Topics as an audit compares them: rows of topic, partition, offset and digest; and what their gaps are."""
+"""Read topics for an audit as rows of topic, partition, offset and digest; explain their gaps."""
 
 from collections.abc import Mapping
 from typing import Any

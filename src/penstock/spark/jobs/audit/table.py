@@ -1,6 +1,7 @@
-"""A table of the lake as an audit sees it: what its jobs say of it, its rows, and the topic's records decoded just as they were.
+"""Read a table for an audit: what its jobs stored of it, its rows, and the records of the topic.
 
-What cannot be compared is refused by name, with the remedy.
+The records are decoded exactly as the jobs decoded them. An audit rejects what it cannot compare;
+the error names it and the remedy.
 """
 
 import json

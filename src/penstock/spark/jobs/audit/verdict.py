@@ -1,4 +1,4 @@
-"""The verdict of an audit: what was counted, and where the first offences are. Pure."""
+"""Compute the verdict of an audit: the counts, and where the first offences are. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

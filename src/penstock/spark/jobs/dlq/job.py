@@ -1,4 +1,4 @@
-"""`dlq`: dead letters looked at, repaired, and sent back where they came from, each once."""
+"""`dlq`: list dead letters, repair them, and send each one back to its topic once."""
 
 import time
 from datetime import UTC, datetime

@@ -1,6 +1,7 @@
-"""Dead letters of the lake and of the SDK, as one kind of row. DataFrame -> DataFrame, but for the reads.
+"""Read dead letters of the lake and of the SDK as rows of one kind.
 
-topic, partition, offset: where the record was first, by which a letter is known. `kind` is the error without its details.
+All but the reads is DataFrame -> DataFrame. The columns topic, partition and offset are the
+record's first place and identify the letter. `kind` is the error without its details.
 """
 
 from typing import Any, Final

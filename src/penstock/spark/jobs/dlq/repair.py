@@ -1,4 +1,7 @@
-"""Letters are repaired by SQL over the view `letters`, or by a function of Python's. Both are DataFrame -> DataFrame."""
+"""Repair letters with SQL over the view `letters`, or with a Python function.
+
+Both are DataFrame -> DataFrame.
+"""
 
 from collections.abc import Callable
 from typing import Any, Final

@@ -1,10 +1,12 @@
-"""Letters go back in transactions that also write, to a compacted topic, which went: each goes once, whatever is killed.
+"""Send letters back in transactions that also record them in a ledger.
 
-1. The producer's start ends what an earlier run has left open, and shuts that run out.
-2. Only then the ledger is read; letters that it names are left out.
-3. Each transaction has some letters, and their entries of the ledger.
+So each letter goes once, wherever the job is killed. The ledger is a compacted topic.
 
-Steps that tests kill at: see STEPS, in their order.
+1. Start the producer. This ends what an earlier run left open, and fences that run.
+2. Only then read the ledger, and leave out the letters that it names.
+3. Send some letters and their ledger entries in each transaction.
+
+Tests kill the job at each of STEPS, which are in order.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Avro values: decoded by fastavro in Spark's Python workers, to the columns that the Avro schema has."""
+"""Decode Avro values, and derive the columns of a table from an Avro schema."""
 
 import json
 from collections.abc import Mapping

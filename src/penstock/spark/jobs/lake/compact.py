@@ -1,12 +1,16 @@
-"""Small files of a directory become few large ones; a compaction that is killed is finished by the next run of the job.
+"""Merge the small files of a directory into few large ones.
 
-1. The compaction's number is chosen, and then its inputs: whoever is second with that number has chosen in vain.
-2. The new files are staged, read back, and must hold the very offsets of the old ones.
-3. A manifest names old and new files, created whole and only if absent.
-4. New files get their final names, then old ones are deleted, then the staging.
+If a compaction is killed, the next run of the job completes it.
 
-Between the first rename and the last deletion, readers of the directory may see records twice, or miss a file that they had
-listed; never fewer records. Only files of the same job are touched, so jobs that share a table do not meet.
+1. Choose the number of the compaction, and then its inputs. If another run creates the manifest of
+   that number first, this compaction is void.
+2. Stage the new files and read them back: they must hold exactly the offsets of the old ones.
+3. Create a manifest that names old and new files, atomically and only if absent.
+4. Rename the new files to their final names, then delete the old files, then the staging directory.
+
+Between the first rename and the last deletion, readers of the directory may see records twice, or
+miss a file that they had listed; never fewer records. A job compacts only its own files, so jobs
+that share a table do not conflict.
 """
 
 import json

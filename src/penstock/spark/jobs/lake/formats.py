@@ -1,6 +1,7 @@
-"""What makes files a table, once they have their final names: nothing for plain Parquet, a commit for Delta and Iceberg.
+"""Commit files that have their final names: no work for Parquet, a commit for Delta and Iceberg.
 
-A commit carries the number of the batch in the table's own metadata, and one that is there already is not made again.
+A commit stores the number of the batch in the table's own metadata. A batch that is already there
+is not committed again.
 """
 
 import json

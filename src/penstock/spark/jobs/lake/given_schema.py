@@ -1,4 +1,4 @@
-"""A schema that the user gives: what no table can hold is told before Spark is started, or anything is written."""
+"""Read a schema that the user gives. Reject it before Spark starts if no table can have it."""
 
 import json
 import os

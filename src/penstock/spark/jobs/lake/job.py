@@ -1,4 +1,7 @@
-"""`lake`: topics become a table of Parquet files, every record exactly once, whatever is killed in between."""
+"""`lake`: write topics to a table of Parquet files, each record exactly once.
+
+This holds wherever the job is killed.
+"""
 
 import time
 from collections.abc import Callable, Mapping

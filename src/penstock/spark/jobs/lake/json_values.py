@@ -1,4 +1,7 @@
-"""JSON values: their schema is given, or found in a sample; it is kept beside the table's manifests and only ever grows."""
+"""Decode JSON values. The user gives their schema, or the job infers it from a sample.
+
+The schema is stored beside the table's manifests and only ever grows.
+"""
 
 from typing import Any, Final
 

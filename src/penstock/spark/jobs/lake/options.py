@@ -1,4 +1,4 @@
-"""What `penstock pipeline lake` takes, and what follows from it."""
+"""Define the options of `penstock pipeline lake`, and the values that follow from them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,7 @@
-"""From where a lake job reads: after what its table has; what the table has nothing of, from where the user wants it."""
+"""Determine the offsets from which a lake job starts to read, and claim its place in the table.
+
+The job continues after the records that the table has. For other partitions the options decide.
+"""
 
 import json
 from collections.abc import Mapping, Sequence

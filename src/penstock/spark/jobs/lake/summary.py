@@ -1,4 +1,7 @@
-"""What a run of the lake did, for people and for machines. Pure but for a look at the last manifest."""
+"""Summarize a run of the lake job as text and as JSON.
+
+Pure, except that it reads the last manifest.
+"""
 
 from collections.abc import Mapping
 from typing import Any

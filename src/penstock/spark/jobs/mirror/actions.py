@@ -1,6 +1,7 @@
-"""`mirror status` and `mirror promote`: they ask the target, which may be all that is left, and need no Spark.
+"""Run `mirror status` and `mirror promote`. They query the target, and need no Spark.
 
-The source is asked for how much it has, if it answers; a promotion does so when it is done, and never waits for it before.
+The target may be all that is left. If the source responds, both report how much it has beyond the
+mirrors. A promotion queries the source only when it is done, and never waits for it before.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
-"""How far a mirror is known to be, kept at the target as offsets of a group without members: it outlives the source.
+"""Store how far a mirror is known to be, as offsets of a group without members at the target.
 
-Each offset has beside it where the source ended, and when that was asked: whatever is older than that is in the mirror.
+So the position outlives the source. The metadata of each offset holds the end of the source and the
+time at which that was measured: all records that are older than this time are in the mirror.
 """
 
 import json

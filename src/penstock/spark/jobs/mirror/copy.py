@@ -1,8 +1,11 @@
-"""Stored batches go from one cluster to the other as they are: one task for each partition, in order.
+"""Copy stored batches unchanged from one cluster to the other: one task per partition, in order.
 
-Where a mirror's log ends is where copying goes on: there is no other state, so whoever dies, the next run begins right.
-A task compares the source with the mirror before it writes what it fetched from another leader than before: a source that
-lost its tail must not be copied behind it. To compare after the fetch leaves no moment in which the source can change unseen.
+Copying continues at the end of the mirror's log. There is no other state, so the next run starts at
+the right offset, whichever process died.
+
+A task compares the source with the mirror before it writes what it fetched from another leader than
+before: a source that lost its tail must not be copied behind it. The comparison comes after the
+fetch, so the source cannot change unnoticed between the two.
 """
 
 import asyncio

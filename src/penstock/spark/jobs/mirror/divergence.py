@@ -1,8 +1,9 @@
 """Detect that a source lost records which its mirror has, and used their offsets again.
 
-The ends of the two logs do not show that once the source has grown past the mirror's end. So this module compares
-records at equal offsets. Compaction and retention remove records from either log at any time: an offset that only one
-log has proves nothing, and a difference is only reported where both logs have a record.
+The ends of the two logs do not show that once the source has grown past the mirror's end. So this
+module compares records at equal offsets. Compaction and retention remove records from either log at
+any time: an offset that only one log has proves nothing, and a difference is only reported where
+both logs have a record.
 """
 
 import asyncio

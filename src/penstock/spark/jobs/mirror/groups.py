@@ -1,6 +1,7 @@
-"""Offsets of consumer groups go to the target as they are, for mirrors have the same: a group that moves there goes on exactly.
+"""Copy the offsets of consumer groups, unchanged: a mirror has the same offsets as its source.
 
-They are read before the records are copied and written afterwards, so that no group is ahead of its mirror.
+So a group that moves to the target continues exactly where it was. The job reads the offsets before
+it copies records and writes them afterwards, so no group is ahead of its mirror.
 """
 
 import re

@@ -1,4 +1,7 @@
-"""`mirror`: topics of one cluster in another, offset by offset; with settings and groups, to move there when the first is lost."""
+"""`mirror`: copy topics to another cluster with their offsets, settings and groups.
+
+Clients can move to the target when the source is lost.
+"""
 
 import time
 from collections.abc import Mapping

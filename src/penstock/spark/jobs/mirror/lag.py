@@ -1,4 +1,4 @@
-"""How much would be lost if the source were gone now: records, bytes and seconds that mirrors are behind."""
+"""Compute what would be lost if the source failed now: records, bytes and seconds of lag."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,8 @@
-"""Whose copy a mirror is, in its `penstock.mirror.source`; what it is called; and which topics must not be copied.
+"""Name mirrors and their sources, and decide which topics must not be copied.
 
-The setting names cluster, topic id and topic, and after ` < ` those that the source mirrors itself: so no ring of links,
-however long, brings records back to where they came from.
+A mirror's setting `penstock.mirror.source` names cluster, topic id and topic of its source. If the
+source is a mirror itself, the source's own setting follows after ` < `. So no ring of links,
+however long, copies records back to where they came from.
 """
 
 import re
@@ -10,7 +11,7 @@ from typing import Final, NamedTuple
 
 from penstock.spark.errors import JobError
 
-LINK_LOG_PREFIX: Final = "__penstock_mirror."
+LINK_LOG_PREFIX: Final = "__penstock_mirror."  # topics with the state of translated mirrors
 _NEXT: Final = " < "
 _PART: Final = ":"
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")

@@ -1,4 +1,4 @@
-"""What `penstock pipeline mirror` takes: something to do, topics, and two clusters."""
+"""Define the options of `penstock pipeline mirror`: an action, topics, and two clusters."""
 
 import re
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""What a mirror job does again and again, and what it tells of it in the end: the same whichever way records are copied."""
+"""Run the rounds of a mirror job and report on them.
+
+This is the same for mirrors that keep offsets and for mirrors that translate them.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Keeps the target's topics in step with the source's: there, mirrors of the right ones, with as many partitions and the same settings."""
+"""Keep the target in step with the source: its mirrors, their partitions and their settings."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""`replay`: a stretch of topics, by time or offset, once more: into a topic or a table. The same --id does nothing twice."""
+"""`replay`: copy a range of topics, by time or offset, to a topic or a table.
+
+A run with the same --id continues the replay and copies nothing twice.
+"""
 
 import time
 from collections.abc import Mapping

@@ -79,11 +79,14 @@ class ReplayOptions(JobOptions):
 
     @property
     def group(self) -> str:
-        """The transactional id, too."""
+        """Return the name of the group, which is also the transactional id."""
         return f"penstock-replay-{self.id}"
 
     @property
     def wish(self) -> str:
-        """A digest of all but times: `-2h` is another time whenever it is said, and only the first run's counts."""
+        """Return a digest of topics, target, --offsets and --where, without times.
+
+        `-2h` is another time in every run, and only that of the first run counts.
+        """
         asked = [sorted(set(self.topics)), self.to, sorted(self.offsets), self.where]
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]

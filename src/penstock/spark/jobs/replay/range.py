@@ -1,4 +1,7 @@
-"""Which offsets a replay has: found once, by its first run, and the same ever after. Pure."""
+"""Determine which offsets a replay has. Pure.
+
+The first run decides, and all later runs use the same offsets.
+"""
 
 import json
 import re

@@ -1,4 +1,7 @@
-"""A replay into Parquet files: the lake's protocol, with a replay's chunks as its batches. What was decided is kept beside them."""
+"""Write a replay to Parquet files: the batches of the table are the chunks of the replay.
+
+The offsets that the first run decided are stored beside the table's manifests.
+"""
 
 import json
 from collections.abc import Callable, Sequence

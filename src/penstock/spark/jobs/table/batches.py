@@ -1,12 +1,13 @@
-"""A batch of records becomes part of the table exactly once, however often it is tried, and whenever it is killed.
+"""Add each batch of records to a table exactly once, however often it is retried or killed.
 
-1. A batch whose manifest exists is in the table: only its renames are finished.
-2. Else rows are staged in a directory of this attempt's own, where no reader looks.
-3. What was staged is read back; what the table has already is refused.
-4. The manifest is created, whole and only if absent: from here on the batch is in the table.
-5. Staged files get their final names; then the staging is removed. Its absence tells that all was done.
+1. If the batch has a manifest, the batch is in the table: only complete its renames.
+2. Otherwise stage the rows in a directory of this attempt, which readers ignore.
+3. Read the staged files back. Reject records that the table already has.
+4. Create the manifest, atomically and only if absent. From here on the batch is in the table.
+5. Rename the staged files to their final names, then delete the staging directory. If that
+   directory is gone, all steps are done.
 
-Steps that tests kill at: see STEPS, in their order.
+Tests kill the job at each of STEPS, which are in order.
 """
 
 import uuid

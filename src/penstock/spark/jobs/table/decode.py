@@ -1,4 +1,7 @@
-"""Records in, rows out: `value` decoded, its bytes kept as RAW, and ERROR saying why it could not be. DataFrame → DataFrame."""
+"""Decode the values of records. DataFrame → DataFrame.
+
+The result has the decoded `value`, its bytes as RAW, and the reason of a failure as ERROR.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

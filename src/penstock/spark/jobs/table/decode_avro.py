@@ -13,7 +13,7 @@ _PREFIX_BYTES: Final = 5  # magic, and the schema's number in a registry
 
 
 def decode_avro(records: Any, version: Version) -> Any:
-    """As `decode_json`: with columns value, RAW and ERROR."""
+    """Return the records with the columns value, RAW and ERROR, as `decode_json` does."""
     from pyspark.sql import functions as F
     from pyspark.sql import types as T
 
@@ -34,7 +34,10 @@ def decode_avro(records: Any, version: Version) -> Any:
 
 
 def parser(schema: Any, framing: str) -> Callable[[Any], tuple[Any, str | None]]:
-    """Bytes to the value, or to what is wrong with them. Runs in Spark's workers."""
+    """Return a function that decodes bytes to a value, or to the reason of a failure.
+
+    Spark's workers run it.
+    """
 
     text = json.dumps(schema)
 
@@ -67,7 +70,7 @@ _schemas: Final[dict[str, Any]] = {}
 
 
 def _parsed(text: str) -> Any:
-    """Once in each worker."""
+    """Parse each schema once per worker."""
     if text not in _schemas:
         from fastavro import parse_schema
 

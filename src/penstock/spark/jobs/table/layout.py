@@ -1,9 +1,11 @@
-"""Where a lake job keeps what: data in the table's directory, all else below `_penstock`, which readers do not see.
+"""Define the paths of a table: data in the table's directory, all else below `_penstock`.
+
+Readers ignore `_penstock`.
 
 TABLE/topic=orders/date=2026-11-15/<job>-00000017-0000.parquet       rows
-TABLE_dead_letters/topic=orders/<job>-00000017-0000.parquet          what could not be decoded
-TABLE/_penstock/<job>/manifests/0000000017.json                      one for each batch
-TABLE/_penstock/_claims/0000000002.json                              who writes the table, one after the other
+TABLE_dead_letters/topic=orders/<job>-00000017-0000.parquet          records that failed to decode
+TABLE/_penstock/<job>/manifests/0000000017.json                      one per batch
+TABLE/_penstock/_claims/0000000002.json                              the jobs that write the table
 """
 
 import hashlib

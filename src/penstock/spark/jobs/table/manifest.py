@@ -1,7 +1,9 @@
-"""What a batch put into the table, written before any of it can be seen. Pure.
+"""Describe what a batch adds to a table. Pure.
 
-A batch is in the table if and only if its manifest exists; what the manifest names is then moved to where readers look, however
-often that is interrupted. Each manifest also has what all batches up to it cover, so the last one tells how far the table is.
+A batch is in the table if and only if its manifest exists. The job creates the manifest before
+readers can see any file of the batch, and then moves these files to their final names; a later run
+completes moves that were interrupted. A manifest also holds what all batches up to its own cover,
+so the last manifest gives the position of the job.
 """
 
 import json

@@ -1,10 +1,12 @@
-"""Which jobs write a table: no record is written to it by two, for the one knows nothing of what the other took.
+"""Decide which jobs may write a table, so that no two of them write the same record to it.
 
-So a topic of a cluster belongs to one lake job, a table to lake jobs or to replays; and all lake jobs of a table write it alike.
+A topic of a cluster belongs to one lake job. A table belongs to lake jobs or to replays. All lake
+jobs of a table write it in the same format.
 
-Whoever comes first puts a claim into the table's book: numbered files, each created only if absent by one that has read all
-before it. So of two that come at the same time one is refused, and has left nothing; who was killed after its claim is no stranger
-when it comes again. Jobs of a Penstock that had no book count if they have a batch in the table.
+A job claims its place in the table's book: numbered files, each created only if absent, by a job
+that has read all files before it. So of two jobs that start at the same time one is rejected and
+leaves nothing behind. A job that was killed after its claim is accepted when it starts again. Jobs
+of a Penstock without a book count if they have a batch in the table.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""The schema of decoded values: kept beside the job's state, and only ever grown. Types are in Spark's JSON form. Pure."""
+"""Merge and compare the schemas of decoded values. A job's schema only ever grows. Pure.
+
+A job stores its schema beside its state. Types are in Spark's JSON form.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple

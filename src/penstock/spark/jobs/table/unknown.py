@@ -1,6 +1,7 @@
-"""Fields that JSON values have and their schema lacks, named by their paths. DataFrame → DataFrame.
+"""Find the fields of JSON values that their schema lacks, named by path. DataFrame → DataFrame.
 
-Spark's parser passes over such fields without a word; so values are looked at once more, for their names alone.
+Spark's parser ignores such fields silently. So this module parses the values once more, for their
+names alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,6 +1,7 @@
-"""How a job decodes values, and how it did before: versions, kept beside the table's manifests, which name them by number.
+"""Store how a job decodes values: numbered versions, beside the table's manifests.
 
-So whoever compares the table with its topic can decode each record again just as it was decoded.
+Each manifest names the version of its batch, so an audit can decode each record exactly as the job
+did.
 """
 
 import json

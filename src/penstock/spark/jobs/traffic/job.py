@@ -1,4 +1,7 @@
-"""`traffic`: what passes through topics, measured from what they hold. Reads only, each scan between the same offsets."""
+"""`traffic`: measure the traffic of topics from their records. Read-only.
+
+Each scan reads the same offsets.
+"""
 
 import json
 from collections import Counter

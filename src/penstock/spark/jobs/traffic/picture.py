@@ -1,6 +1,6 @@
-"""Draws a traffic report as SVG, with nothing but text: rates over time above, partitions below, one band a topic.
+"""Draw a traffic report as SVG text: rates over time above, partitions below, one band per topic.
 
-Light or dark as the reader's screen is; without styles, dark on white.
+Light or dark as the reader's screen is. Without styles, dark on white.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

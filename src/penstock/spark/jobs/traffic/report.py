@@ -1,4 +1,4 @@
-"""Counts by partition, interval and size become what a planner wants: rates, peaks, skew, growth. Pure."""
+"""Compute rates, peaks, skew and growth from counts by partition, interval and size. Pure."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence

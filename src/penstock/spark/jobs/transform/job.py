@@ -1,4 +1,7 @@
-"""`transform`: a topic through SQL or a Python function into another, exactly once: a transaction for each micro-batch."""
+"""`transform`: send a topic through SQL or a Python function to another topic, exactly once.
+
+Each micro-batch is one transaction.
+"""
 
 import threading
 import time

@@ -78,7 +78,7 @@ class TransformOptions(StreamOptions):
 
     @property
     def group(self) -> str:
-        """The transactional id, too."""
+        """Return the name of the group, which is also the transactional id."""
         if self.name is not None:
             return f"penstock-transform-{self.name}"
         digest = hashlib.sha256(
@@ -91,7 +91,10 @@ class TransformOptions(StreamOptions):
         return normal(self.checkpoint)
 
     def identity(self, cluster_id: str) -> Identity:
-        """The query may change from run to run; what is read, where it goes and who writes it may not."""
+        """Return what must stay the same from run to run: the topics, the target and the writer.
+
+        The query may change.
+        """
         how = "at least once" if self.at_least_once else "exactly once"
         return Identity(
             job="transform",

@@ -1,4 +1,7 @@
-"""Whether a batch was committed, and from where a job reads: told by the group's offsets, which each transaction carries."""
+"""Determine whether a batch was committed, and where a job starts to read.
+
+Both follow from the offsets of the group, which each transaction commits.
+"""
 
 import json
 from collections.abc import Mapping

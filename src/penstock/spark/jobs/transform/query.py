@@ -1,4 +1,4 @@
-"""What `transform` makes of records: SQL over a view, or a function of Python's. Both are DataFrame -> DataFrame."""
+"""Build the query of a transform: SQL over a view, or a Python function. DataFrame -> DataFrame."""
 
 from collections.abc import Callable
 from typing import Any, Final

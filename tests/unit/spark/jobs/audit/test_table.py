@@ -1,4 +1,4 @@
-"""What an audit knows of a table before it reads any of it: which records were decoded how."""
+"""The audit of a table knows how each record was decoded before it reads any of them."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The verdict of an audit, and what the job takes."""
+"""The verdict of an audit, and the options of the job."""
 
 import pytest
 

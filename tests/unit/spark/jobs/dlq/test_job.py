@@ -1,4 +1,4 @@
-"""What the dlq job takes, and what its ledger calls a letter."""
+"""The options of the dlq job, and how its ledger identifies a letter."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Avro schemas become columns, and Avro bytes become values or a reason why not."""
+"""Avro schemas become columns, and Avro bytes become values or the reason of a failure."""
 
 import io
 import json

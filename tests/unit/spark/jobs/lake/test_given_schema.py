@@ -1,4 +1,7 @@
-"""A schema that no table can hold is refused in one line that names the limit, however deep it is, and before Spark is started."""
+"""A schema that no table can hold is rejected before Spark starts.
+
+The error is one line that names the limit, however deep the schema is.
+"""
 
 import json
 from pathlib import Path

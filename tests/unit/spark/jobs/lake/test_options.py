@@ -1,4 +1,4 @@
-"""Options of `lake` that do not go together are refused, and what follows from the others is always the same."""
+"""Options of `lake` that exclude each other are rejected; derived values are always the same."""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""A lake job claims its table when all that may fail did not: what it was refused, or could not do, keeps nobody out. No Spark."""
+"""A lake job claims its table only after everything that may fail. No Spark.
+
+So a run that failed or was rejected blocks no other job.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""From a manifest on, a batch or a compaction is finished by whoever comes next, wherever it was interrupted. No Spark."""
+"""Once its manifest exists, a batch or a compaction is completed by the next run. No Spark."""
 
 from pathlib import Path
 from typing import Any

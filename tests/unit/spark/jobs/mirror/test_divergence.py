@@ -1,4 +1,7 @@
-"""A mirror is compared with its source: a lost tail is found, and compaction, retention and empty logs are no difference."""
+"""The comparison of a mirror with its source finds a lost tail.
+
+Compaction, retention and empty logs are no difference.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Whose copy a mirror is, and what a target needs to have one."""
+"""The source of a mirror, and what a target needs to have one."""
 
 import pytest
 

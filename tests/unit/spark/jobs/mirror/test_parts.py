@@ -1,4 +1,4 @@
-"""The pure parts of `mirror`: options, requests, how far behind, and what is remembered of it."""
+"""The pure parts of `mirror`: options, requests, lag, and stored positions."""
 
 import asyncio
 import dataclasses

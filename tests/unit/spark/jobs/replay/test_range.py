@@ -1,4 +1,4 @@
-"""The offsets of a replay: cut into chunks, and the same whenever it is run."""
+"""The offsets of a replay are cut into chunks, and are the same in every run."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Manifests say what is in the table; what is in it already is refused."""
+"""Manifests define what is in the table. Records that it already has are rejected."""
 
 import pytest
 from hypothesis import given

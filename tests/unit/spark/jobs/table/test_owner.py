@@ -1,4 +1,4 @@
-"""A topic is written to a table by one job, which is found again wherever the table is moved to."""
+"""One job writes a topic to a table, and is found again wherever the table is moved."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Versions of a schema: each is kept, and a new one is made only when values are decoded in another way."""
+"""Every version of a schema is kept. A new one is added only if values are decoded differently."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Counts become rates, sizes, skew and growth; and a picture of them that is well-formed."""
+"""Counts become rates, sizes, skew and growth, and a picture that is well-formed."""
 
 from typing import Any
 from xml.etree import ElementTree

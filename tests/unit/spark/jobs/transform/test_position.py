@@ -1,4 +1,4 @@
-"""What the group's offsets tell: whether a batch was committed, and from where to read."""
+"""The offsets of the group decide whether a batch was committed and where to read."""
 
 from pathlib import Path
 

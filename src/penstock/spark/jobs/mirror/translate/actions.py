@@ -1,6 +1,8 @@
-"""`mirror status` and `mirror promote` where offsets are translated: they ask the target, and the source only if it is there.
+"""Run `mirror status` and `mirror promote` where offsets are translated.
 
-To promote is to shut the link: no run of it can commit from then on. Groups are moved a last time if the source can be asked.
+Both query the target, and the source only if it responds. A promotion closes the link, so no run of
+it can commit afterwards. If the source responds, the promotion translates the offsets of groups one
+last time.
 """
 
 import time

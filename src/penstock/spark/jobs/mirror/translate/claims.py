@@ -1,6 +1,7 @@
-"""Which topics a link with translated offsets may write to, and what they need first: decided from what both ends say.
+"""Decide which topics a translated link may write to, and what they need first.
 
-A link writes to topics that it made, and, when asked to merge, to topics that the target has of its own.
+The decision depends on what both clusters report. A link writes to topics that it created and, if
+told to merge, to other topics of the target.
 """
 
 from collections.abc import Mapping

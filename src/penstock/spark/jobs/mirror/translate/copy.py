@@ -1,4 +1,7 @@
-"""Records go to a target that gives them other offsets: what is due, and the transactions that take it there."""
+"""Copy records to a target that assigns other offsets.
+
+This module finds what is due and runs the transactions that copy it.
+"""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""The topic of a link at the target: made, read up to its end, and written in the transactions that copy records."""
+"""Create, read and write the topic at the target that stores the state of a link.
+
+Writes belong to the transactions that copy records.
+"""
 
 import asyncio
 import time

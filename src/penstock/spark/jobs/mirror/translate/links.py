@@ -1,7 +1,8 @@
-"""What a link to a cluster without mirror mode knows of itself: whose copies its topics are, how far they are, which offset is where.
+"""Represent the state of a link to a cluster without mirror mode.
 
-It is a topic of the target, which keeps the last value of each key, and it is written in the transactions that copy records:
-so it is never ahead of them, and never behind. Keys and values are JSON.
+The state says which topic each copy belongs to, how far it is, and which offset is where. It is
+stored in a compacted topic of the target, and written in the transactions that copy records: so it
+is never ahead of them, and never behind. Keys and values are JSON.
 """
 
 import json

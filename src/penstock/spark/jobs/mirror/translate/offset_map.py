@@ -1,7 +1,8 @@
-"""Where each record of a partition is in a copy that has other offsets: exact for every offset, whatever gaps there are.
+"""Map the offsets of a partition to those of its copy, exactly, whatever gaps there are.
 
-Records that follow each other at both ends are one row. Rows are kept in chunks: full ones never change, and the last one is
-written anew until it is full, so a log that keeps the last value of each key keeps each row about once.
+Records that follow each other at both ends are one row. Rows are stored in chunks. Full chunks
+never change, and the last one is rewritten until it is full, so a compacted log keeps each row
+about once.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""Where a record came from, in a header that each link adds: so no ring of links brings it back to where it was."""
+"""Mark where a record came from, in a header that each link adds.
+
+So no ring of links copies a record back to where it was.
+"""
 
 from collections.abc import Iterable
 from typing import Final

@@ -1,4 +1,7 @@
-"""The tasks' side of a translated mirror: records of one partition are written again, in order, and it is noted where each went."""
+"""Produce the records of one partition again, in order, and report the offset of each.
+
+This is the part of a translated mirror that runs in Spark's tasks.
+"""
 
 import asyncio
 import json

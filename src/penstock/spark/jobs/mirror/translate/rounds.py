@@ -1,8 +1,10 @@
-"""`mirror --translate`: records are written again at a target that cannot keep their offsets, a transaction for each micro-batch.
+"""`mirror --translate`: produce records again at a target that cannot keep their offsets.
 
-The transaction has the records, how far the source was read, and which offset went where: all of it, or nothing. To begin one
-shuts out whoever wrote before and aborts what that left; only then is asked how far the link is. So whatever is
-killed, and by whomever it is started again, each committed record of the source is at the target once, in its order.
+Each micro-batch is one transaction. It holds the records, the position in the source, and the
+target offset of each record: all or nothing. Beginning a transaction fences earlier writers and
+aborts what they left; only then does the job read how far the link is. So each committed record of
+the source is at the target once and in order, whichever process is killed and whoever starts it
+again.
 """
 
 import time

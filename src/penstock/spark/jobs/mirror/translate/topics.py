@@ -1,4 +1,4 @@
-"""Topics of a target without mirror mode: what both ends say of them, what they need, and doing it."""
+"""Describe the topics of both ends, decide what a target without mirror mode needs, and do it."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

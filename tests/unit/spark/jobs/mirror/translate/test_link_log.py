@@ -1,4 +1,4 @@
-"""A topic that was just created is waited for: not every broker knows it at once."""
+"""A link waits for a topic that was just created: some brokers learn of it late."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""The map of a translated mirror: exact for every offset, whatever gaps, other records and chunks there are."""
+"""The map of a translated mirror is exact for every offset, whatever gaps and chunks there are."""
 
 from collections.abc import Sequence
 

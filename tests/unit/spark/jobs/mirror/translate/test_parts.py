@@ -1,4 +1,4 @@
-"""The pure parts of `mirror --translate`: whose topics are written to, what is left out, and what a link knows of itself."""
+"""The pure parts of `mirror --translate`: claims, records left out, and the state of a link."""
 
 from typing import Any
 
