@@ -252,7 +252,7 @@ class Nemesis:
         if self._dark is None:
             return True
         dark = self._dark
-        is_well = dark.is_up and dark.disk.faults.is_sound
+        is_well = dark.is_up and dark.disk.faults.is_sound and not dark.is_about_to_lose_power
         if is_well and self._sim.invariants.all_in_sync():
             self._dark = None
         return self._dark is None

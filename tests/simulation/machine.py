@@ -92,6 +92,11 @@ class Machine:
         return replicas is not None and replicas.is_offline
 
     @property
+    def is_about_to_lose_power(self) -> bool:
+        """Whether its power is to fail at a system call that has not come yet."""
+        return self.calls_left is not None and self.end_at_call == self.lose_power
+
+    @property
     def has_disk_trouble(self) -> bool:
         faults = self.disk.faults
         is_ample = faults.free_bytes is None and faults.free_descriptors is None
