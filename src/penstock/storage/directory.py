@@ -155,7 +155,7 @@ class DataDirectory:
     def note_broker_epoch(self, broker_epoch: int | None) -> None:
         """The epoch of this run's session. Waits for the disk."""
         self._epoch = broker_epoch
-        self._write_running(broker_epoch, self._untold)
+        self._write_running(broker_epoch, self._untold, self._disk)
 
     def note_registered(self, broker_epoch: int) -> None:
         """The controller knows how earlier runs ended. Waits for the disk."""
@@ -164,16 +164,26 @@ class DataDirectory:
 
     def note_failed(self) -> None:
         """The disk failed: the kernel may have dropped what it could not write, so that the next run must take
-        this one's end for a loss of power. Waits for the disk, if that still takes anything: for a thread."""
-        self._boot_id = _NO_BOOT
-        self._write_running(self._epoch, self._untold)
+        this one's end for a loss of power. Waits for the disk, if that still takes anything: for a thread.
 
-    def _write_running(self, broker_epoch: int | None, untold: Ending) -> None:
+        A note that cannot be synced is left in the page cache, where it survives a crash of the process. After a
+        loss of power the boot id tells the same.
+        """
+        self._boot_id = _NO_BOOT
+        try:
+            self._write_running(self._epoch, self._untold, self._disk)
+        except (StorageFault, BrokerError):
+            self.ballast.release()
+            self._write_running(self._epoch, self._untold, None)
+
+    def _write_running(
+        self, broker_epoch: int | None, untold: Ending, sync_on: Disk | None
+    ) -> None:
         before = self.last_run.unseen_ending
         if self.ending is Ending.CLEAN and self.last_run.seen is None:
             before = Ending.CLEAN
         markers.write_running(
-            self.path, self._run, self._boot_id, broker_epoch, before, untold, self._disk
+            self.path, self._run, self._boot_id, broker_epoch, before, untold, sync_on
         )
 
     # Logs ------------------------------------------------------------------------------------

@@ -62,9 +62,9 @@ def write_running(
     broker_epoch: int | None,
     before: Ending,
     untold: Ending,
-    disk: Disk,
+    disk: Disk | None,
 ) -> None:
-    """From now on only `clean` with the same `run` says that all went well."""
+    """From now on only `clean` with the same `run` says that all went well. Without `disk` nothing is synced."""
     content = {
         "run": run,
         "boot_id": boot_id,
@@ -75,7 +75,8 @@ def write_running(
     write_atomically(f"{directory}/{RUNNING}", sealed.encode(RUNNING, content), disk=disk)
     try:
         os.unlink(f"{directory}/{CLEAN}")
-        disk.fsync_directory(directory)
+        if disk is not None:
+            disk.fsync_directory(directory)
     except FileNotFoundError:
         return
     except OSError as error:

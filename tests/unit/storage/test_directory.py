@@ -137,6 +137,26 @@ def test_a_run_whose_disk_failed_counts_as_a_loss_of_power(tmp_path: Path) -> No
     assert open_at(tmp_path).ending is Ending.CLEAN
 
 
+def test_a_failed_disk_is_noted_without_a_sync_if_none_succeeds(tmp_path: Path) -> None:
+    class Failing(Disk):
+        is_broken = False
+
+        def fdatasync(self, fd: int) -> None:  # type: ignore[override] # static there
+            if self.is_broken:
+                raise OSError(errno.EDQUOT, "no room for what was written")
+            os.fdatasync(fd)
+
+    disk = Failing()
+    directory = DataDirectory(str(tmp_path), boot_id="boot-1", disk=disk, ballast_bytes=4096)
+    directory.note_registered(7)
+    disk.is_broken = True
+    directory.note_failed()
+    assert not (tmp_path / "ballast").exists(), "the note may need its room"
+    directory.abandon()
+    directory = open_at(tmp_path)
+    assert (directory.ending, directory.last_run.broker_epoch) == (Ending.POWER_LOSS, 7)
+
+
 def test_a_disk_that_fails_while_all_is_closed_counts_as_a_loss_of_power(tmp_path: Path) -> None:
     class Failing(Disk):
         def fdatasync(self, fd: int) -> None:  # type: ignore[override] # static there
