@@ -24,6 +24,7 @@ from penstock.model.errors import BrokerError, StorageFault
 from penstock.node.node import Node
 from penstock.node.settings import Settings, load_settings
 from penstock.storage.directory import DataDirectory
+from penstock.storage.threads import DaemonThreads
 from tests.simulation.clocks import MachineClock
 from tests.simulation.disk import Faults, SimDisk
 from tests.simulation.loop import SimLoop, World
@@ -34,6 +35,7 @@ from tests.simulation.threads import ProcessEnded, SimThread
 
 PORT: Final = 9092
 _RESTART_S: Final = 0.5
+_THREADS_LOOK_S: Final = 0.01
 
 
 def host_of(broker_id: int) -> str:
@@ -254,6 +256,14 @@ class SimNode(Node):
             if is_lock:
                 os.close(directory._lock_fd)
         directory._lock_fd = -1
+
+    async def _close_when_flushed(
+        self, loop: asyncio.AbstractEventLoop, threads: DaemonThreads
+    ) -> None:
+        """The product waits for its other threads in a thread. Here that would stop the whole simulation."""
+        while self._sim_loop.threads:  # noqa: ASYNC110 - they tell nobody that they end
+            await asyncio.sleep(_THREADS_LOOK_S)
+        await super()._close_when_flushed(loop, threads)
 
     def _bind_sockets(self) -> None:
         """There are none."""
