@@ -254,7 +254,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._readable: set[int] = set()  # descriptors whose reader is about to run
         self._running: dict[asyncio.Task[Any], None] = {}  # and some that are done
         self._running_max = _FINISHED_TASKS_MAX
-        self._unfinished: deque[Any] = deque()  # callbacks left when it was killed
+        self._unfinished: deque[Any] = deque()  # callbacks left when it was killed, and later ones
         self.set_exception_handler(_note_failure)
         world.loops.append(self)
 
@@ -318,6 +318,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.when_unwound = _nothing
         self.is_killed = False
         self.callbacks.extendleft(reversed(self._unfinished))
+        self._unfinished.clear()
         self.set_exception_handler(lambda _loop, _context: None)
         for _ in range(20):
             running = [task for task in self._running if not task.done()]
@@ -337,6 +338,7 @@ class SimLoop(asyncio.BaseEventLoop):
             task._log_destroy_pending = False  # type: ignore[attr-defined] # its awaited future never completes
         self.is_killed = True
         self.callbacks.clear()
+        self._unfinished.clear()
         self._running.clear()
         self.close()
 
@@ -358,7 +360,9 @@ class SimLoop(asyncio.BaseEventLoop):
         self, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         handle = SimHandle(callback, args, self, context)
-        if not self.is_killed:
+        if self.is_killed:
+            self._unfinished.append(handle)
+        else:
             self.enqueue(handle)
         return handle
 
