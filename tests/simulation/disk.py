@@ -9,13 +9,14 @@ what ext4, XFS and btrfs do (docs/storage-format.md). A rename is atomic.
 import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from random import Random
 from typing import ClassVar, Final, NoReturn
 
 _mkdir, _rmdir, _unlink = os.mkdir, os.rmdir, os.unlink  # later, calls of these are simulated
 
 PAGE_BYTES: Final = 4096
+LOCK: Final = "lock"  # the file that only one process at a time may use
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _SECTOR_BYTES: Final = 512
 _AMPLE_BYTES: Final = 1 << 40
@@ -246,6 +247,7 @@ class SimDisk:
     def __init__(self, root: str, now_ms: Callable[[], int]) -> None:
         self.root = root
         self.faults = Faults()
+        self.lock_fd = -1  # that was opened last
         self.run = 0  # of the process that uses it: descriptors of earlier ones are closed
         self.before_call: Callable[[bool], None] = _nothing  # whether the call changes something
         self.now_ms = now_ms
@@ -260,8 +262,17 @@ class SimDisk:
     def restart(self) -> None:
         """Another process."""
         self.run += 1
+        self._let_go_of_lock()
         if self.faults.free_descriptors is not None:
             self.faults.free_descriptors += _OF_A_PROCESS
+
+    def _let_go_of_lock(self) -> None:
+        """As the kernel does for a process that ended; also if that was before it knew that it had the lock."""
+        with suppress(OSError):
+            held, lock = os.fstat(self.lock_fd), os.stat(f"{self.root}/{LOCK}")
+            if os.path.samestat(held, lock):  # else the number is another file's by now
+                os.close(self.lock_fd)
+        self.lock_fd = -1
 
     def evict(self) -> None:
         """Let go of pages that could not be written: whoever reads them gets what is on the disk."""

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from penstock.storage import worker
 from penstock.storage.files import Buffer, Disk, Handle, SegmentFile
 from penstock.storage.worker import Worker, WorkerFailed
-from tests.simulation.disk import PAGE_BYTES, Faults, File, Folder, SimDisk, os_error
+from tests.simulation.disk import LOCK, PAGE_BYTES, Faults, File, Folder, SimDisk, os_error
 from tests.simulation.threads import SimThread, WorkerEnded
 
 _close, _ftruncate, _listdir, _mkdir = os.close, os.ftruncate, os.listdir, os.mkdir
@@ -75,6 +75,8 @@ class Syscalls:
             disk.faults.give_room(known.size)
             known.cut(0)
         self._opened[fd] = Opened(disk, known, disk.run)
+        if path == f"{disk.root}/{LOCK}":
+            disk.lock_fd = fd
         return fd
 
     def close(self, fd: int) -> None:

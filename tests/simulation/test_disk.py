@@ -9,9 +9,11 @@ from random import Random
 import pytest
 
 from penstock.model.errors import DiskFull, OutOfResources, StorageFault
+from penstock.storage import machine
 from penstock.storage.files import Disk, OpenFiles, SegmentFile, write_atomically
 from tests.simulation.disk import PAGE_BYTES, Faults, SimDisk
 from tests.simulation.syscalls import Syscalls
+from tests.simulation.threads import ProcessEnded
 
 _SEEDS = 60
 
@@ -167,3 +169,16 @@ def test_a_read_only_disk_takes_no_change(disk: SimDisk) -> None:
         write_atomically(f"{disk.root}/x", b"x", disk=Disk())
     assert file.read_at(0, 10) == b"a"
     assert disk.faults.has_failed
+
+
+def test_a_process_that_ended_while_it_took_the_lock_does_not_keep_it(disk: SimDisk) -> None:
+    def end(changes: bool) -> None:
+        if changes and disk.lock_fd >= 0:  # it writes its number into the file that it has locked
+            raise ProcessEnded
+
+    disk.before_call = end
+    with pytest.raises(ProcessEnded):
+        machine.lock(disk.root)
+    disk.before_call = lambda _changes: None
+    disk.restart()
+    os.close(machine.lock(disk.root))
