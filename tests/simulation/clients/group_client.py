@@ -18,6 +18,8 @@ from penstock.wire.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
 )
 from penstock.wire.schema import Message
 from tests.simulation.checks.groups import GroupHistory, Look, Outcome, Place, Read, Write
@@ -57,8 +59,14 @@ NOBODY: Final = Identity()
 
 class Position(NamedTuple):
     offset: int
+    leader_epoch: int  # of the record before it; -1: not known
     token: str
     code: int
+
+
+def _position(row: OffsetFetchResponsePartition | OffsetFetchResponsePartitions) -> Position:
+    epoch = row.committed_leader_epoch
+    return Position(row.committed_offset, epoch, row.metadata or "", row.error_code)
 
 
 class GroupClient(Client):
@@ -70,6 +78,7 @@ class GroupClient(Client):
         self.reaches_store: Callable[[int], bool] = lambda _broker_id: True
         self.term_of: Callable[[int, str], tuple[int, ...]] = lambda _broker_id, _group: ()
         self.is_current = True  # the last response came from a broker that reached the store
+        self.read_epochs: dict[Place, int] = {}  # in which the record before a position was written
         self._tokens = count(1)
 
     async def refresh(self, topic: str = TOPIC) -> None:
@@ -141,7 +150,10 @@ class GroupClient(Client):
             )
             topic.partitions.append(
                 OffsetCommitRequestPartition(
-                    partition_index=place[1], committed_offset=offset, committed_metadata=token
+                    partition_index=place[1],
+                    committed_offset=offset,
+                    committed_leader_epoch=self.read_epochs.get(place, -1),
+                    committed_metadata=token,
                 )
             )
         request = OffsetCommitRequest(
@@ -189,14 +201,12 @@ class GroupClient(Client):
             code = response.error_code
             for topic, old in zip(indexes, response.topics, strict=not code):
                 for it in old.partitions:
-                    position = Position(it.committed_offset, it.metadata or "", it.error_code)
-                    found[topic, it.partition_index] = position
+                    found[topic, it.partition_index] = _position(it)
         else:
             code = response.groups[0].error_code
             for topic, new in zip(indexes, response.groups[0].topics, strict=not code):
                 for told in new.partitions:
-                    position = Position(told.committed_offset, told.metadata or "", told.error_code)
-                    found[topic, told.partition_index] = position
+                    found[topic, told.partition_index] = _position(told)
         if term and term == self._term(group):
             is_loading = code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             if is_loading or not code:

@@ -17,7 +17,7 @@ from penstock.wire.messages.fetch import (
     PartitionData,
 )
 from tests.simulation.checks.groups import Place
-from tests.simulation.clients.client import Client
+from tests.simulation.clients.group_client import GroupClient
 from tests.simulation.loop import Broken
 
 _MAX_WAIT_MS: Final = 400
@@ -44,20 +44,25 @@ class Session:
 
 
 class Fetcher:
-    """Fetches for one member. `take` gets the records of a partition, in order."""
+    """Fetches for one member. `take` gets the records of a partition, in order, and the leader epoch of the last."""
 
-    def __init__(self, client: Client, take: Callable[[Place, list[Record]], None]) -> None:
+    def __init__(
+        self, client: GroupClient, take: Callable[[Place, list[Record], int], None]
+    ) -> None:
         self._client = client
         self._take = take
         self._sessions: dict[int, Session] = {}
         self.needs_metadata = False
 
     async def poll(self, positions: Mapping[Place, int], ids: Mapping[Place, bytes]) -> None:
-        """One request to each broker that leads some of the partitions, or has them in its session."""
+        """One request to each broker that leads some of the partitions, or has them in its session.
+
+        Not to one that led before the last record was written (KIP-320): it may lack that record.
+        """
         by_broker: dict[int, dict[Place, Wanted]] = {}
         for place, offset in positions.items():
             broker_id, epoch = self._client._leaders.get(named(place), (-1, -1))
-            if broker_id < 0:
+            if broker_id < 0 or epoch < self._client.read_epochs.get(place, -1):
                 self.needs_metadata = True
             else:
                 by_broker.setdefault(broker_id, {})[place] = ids[place], offset, epoch
@@ -144,14 +149,17 @@ class Fetcher:
             self.needs_metadata = True
         elif data.records:
             assert isinstance(data.records, memoryview)
-            self._take(place, _records(data.records, asked[1]))
+            self._take(place, *_records(data.records, asked[1]))
 
 
-def _records(data: memoryview, offset: int) -> list[Record]:
+def _records(data: memoryview, offset: int) -> tuple[list[Record], int]:
+    """Those from the offset on, and the leader epoch of the last."""
     found: list[Record] = []
+    epoch = -1
     for start, header in iter_headers(data):
         found += decode_records(data[start : start + header.size_bytes])
-    return [record for record in found if record.offset >= offset]
+        epoch = header.leader_epoch
+    return [record for record in found if record.offset >= offset], epoch
 
 
 def _topics(wanted: Mapping[Place, Wanted]) -> list[FetchTopic]:

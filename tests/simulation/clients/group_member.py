@@ -164,7 +164,7 @@ class Member(GroupClient):
 
     # Records -----------------------------------------------------------------------------------
 
-    def _handle(self, place: Place, records: list[Record]) -> None:
+    def _handle(self, place: Place, records: list[Record], epoch: int) -> None:
         position = self.positions.get(place)
         if position is None or not records:
             return
@@ -176,6 +176,7 @@ class Member(GroupClient):
                 raise Broken(f"{self.name}: {place} has {record.offset} next after {position - 1}")
             handled.add(record.offset)
             position += 1
+            self.read_epochs[place] = epoch
         self.positions[place] = position
 
     async def work(self) -> None:
@@ -206,6 +207,7 @@ class Member(GroupClient):
         for place, position in found.items():
             if not position.code and place in self.owned:
                 self.positions[place] = max(position.offset, 0)
+                self.read_epochs[place] = position.leader_epoch
                 self._committed[place] = position.offset
         if code in _REMOVED:
             raise Removed(code)
