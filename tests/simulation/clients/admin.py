@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from typing import Final
 
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.wire.messages.alter_partition_reassignments import (
@@ -22,6 +23,8 @@ from penstock.wire.messages.delete_topics import (
     DeleteTopicState,
 )
 from tests.simulation.clients.client import PAUSE_S, TOPIC, Client
+
+_GONE: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 async def create_topic(
@@ -49,7 +52,16 @@ async def create_topic(
 
 async def delete_topic(client: Client, name: str = TOPIC) -> None:
     """Retry until no topic has the name."""
-    request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=5000)
+    await _delete(client, DeleteTopicState(name=name))
+
+
+async def delete_topic_by_id(client: Client, topic_id: bytes) -> None:
+    """As `delete_topic`; a request that arrives late does nothing to another topic of the same name."""
+    await _delete(client, DeleteTopicState(name=None, topic_id=topic_id))
+
+
+async def _delete(client: Client, topic: DeleteTopicState) -> None:
+    request = DeleteTopicsRequest(topics=[topic], timeout_ms=5000)
     while True:
         try:
             connection = await client.any_connection()
@@ -57,7 +69,7 @@ async def delete_topic(client: Client, name: str = TOPIC) -> None:
         except BrokerError:
             await asyncio.sleep(PAUSE_S)
             continue
-        if response.responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        if response.responses[0].error_code in _GONE:
             return
         await asyncio.sleep(PAUSE_S)
 

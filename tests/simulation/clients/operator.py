@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
-from penstock.model.errors import BrokerError, ErrorCode
+from penstock.model.errors import BrokerError
 from penstock.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -36,7 +36,6 @@ _PREFERRED: Final = 0
 _UNCLEAN: Final = 1
 _TOPIC: Final = 2  # kind of resource
 _SET: Final = 0
-_GROWN: Final = (ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS)  # it had them already
 _TIMEOUT_MS: Final = 3000
 
 
@@ -85,12 +84,10 @@ class Operator(Client):
         request = IncrementalAlterConfigsRequest(resources=[resource])
         await self._ask(request, IncrementalAlterConfigsResponse)
 
-    async def grow(self, topic: str, partitions: int) -> bool:
-        """Whether the topic has so many partitions now."""
+    async def grow(self, topic: str, partitions: int) -> None:
         wanted = CreatePartitionsTopic(name=topic, count=partitions, assignments=None)
         request = CreatePartitionsRequest(topics=[wanted], timeout_ms=2000)
-        response = await self._ask(request, CreatePartitionsResponse)
-        return response is not None and response.results[0].error_code in _GROWN
+        await self._ask(request, CreatePartitionsResponse)
 
     async def _ask(self, request: Message, response: type[Response]) -> Response | None:
         try:

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from tests.simulation.clients.admin import create_topic, delete_topic
+from tests.simulation.clients.admin import create_topic, delete_topic_by_id
 from tests.simulation.clients.operator import Operator
 from tests.simulation.clients.producers import Producer
 from tests.simulation.clients.readers import Reader
@@ -13,6 +13,7 @@ from tests.support.checker import History, assert_sound
 
 _CONFIGS: Final = {"min.insync.replicas": "2", "message.timestamp.after.max.ms": str((1 << 63) - 1)}
 _PAUSE_S: Final = 2.5
+_LOOKS: Final = 10  # for a topic that was created
 _DELETED: Final = 0.7  # of the topics
 _WRITES_S: Final = (0.2, 2.5)
 
@@ -24,6 +25,7 @@ class TopicUser(Operator):
         super().__init__(loop, brokers, "topic-user")
         self.done = 0
         self._cluster = cluster
+        self._deleted: set[bytes] = set()  # by id
 
     async def run(self) -> None:
         number = 0
@@ -37,10 +39,10 @@ class TopicUser(Operator):
         """Whether the topic is gone again."""
         rng = self.loop.world.rng
         history = History()
-        await create_topic(self, name, 1, _CONFIGS)
+        topic_id = await self._create(name)
         writers = [self._begin_writing(name, 0, history)]
         if rng.random() < 0.5:
-            await self._add_partition(name)
+            await self._add_partition(name, topic_id)
             writers.append(self._begin_writing(name, 1, history))
         await asyncio.sleep(rng.uniform(*_WRITES_S))
         for writer, _ in writers:
@@ -49,12 +51,31 @@ class TopicUser(Operator):
         await self._read(name, writers, history)
         if rng.random() >= _DELETED:
             return False
-        await delete_topic(self, name)
+        self._deleted.add(topic_id)
+        await delete_topic_by_id(self, topic_id)
         return True
 
-    async def _add_partition(self, name: str) -> None:
-        while not await self.grow(name, 2):
-            await self.pause()
+    async def _create(self, name: str) -> bytes:
+        """The id of a topic that is not deleted.
+
+        A broker that was controller may take the topic before for gone, or for still there.
+        """
+        while True:
+            await create_topic(self, name, 1, _CONFIGS)
+            for _ in range(_LOOKS):
+                await self.recover(name)
+                if self.topic_ids.get(name) not in (None, *self._deleted):
+                    return self.topic_ids[name]
+            if name in self.topic_ids:
+                await delete_topic_by_id(self, self.topic_ids[name])
+
+    async def _add_partition(self, name: str, topic_id: bytes) -> None:
+        """Also a broker that was controller says that there are enough: of the topic before."""
+        while True:
+            await self.grow(name, 2)
+            await self.recover(name)
+            if self.topic_ids[name] == topic_id and (name, 1) in self._leaders:
+                return
 
     def _begin_writing(
         self, name: str, index: int, history: History
