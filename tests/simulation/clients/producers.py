@@ -151,6 +151,7 @@ class Unacked(NamedTuple):
     """A batch that was sent, or is to be sent."""
 
     batch: bytes
+    sequence: int
     sends: list[Send]
 
 
@@ -173,7 +174,8 @@ class PipelinedProducer(Producer):
         waiting, in_flight = deque(again), deque[tuple[Unacked, asyncio.Task[int | None]]]()
         rng = self.loop.world.rng
         while True:
-            if len(in_flight) < _IN_FLIGHT and (waiting or not self.is_stopping):
+            oldest = in_flight[0][0] if in_flight else None
+            if len(in_flight) < _IN_FLIGHT and (waiting or self._may_begin(oldest)):
                 is_new = not waiting
                 one = self._next() if is_new else waiting.popleft()
                 sending = self.loop.spawn(self._attempt_on(connection, one.batch), self.name)
@@ -191,6 +193,11 @@ class PipelinedProducer(Producer):
                 self._acknowledged(one.sends, base_offset)
             if connection.is_closed or rng.random() < _NEW_ROUND:
                 return [*await self._rest(in_flight), *waiting]
+
+    def _may_begin(self, oldest: Unacked | None) -> bool:
+        """Brokers know the last five batches again: the oldest without a response stays one of them."""
+        is_far = oldest is not None and self._sequence - oldest.sequence >= _IN_FLIGHT
+        return not (self.is_stopping or is_far)
 
     async def _rest(
         self, in_flight: Iterable[tuple[Unacked, asyncio.Task[int | None]]]
@@ -210,7 +217,7 @@ class PipelinedProducer(Producer):
         sends = self._noted([value])
         batch = bytes(self._batch([value]))
         self._sequence += 1
-        return Unacked(batch, sends)
+        return Unacked(batch, self._sequence - 1, sends)
 
 
 class LeaderAcked(Client):
