@@ -249,6 +249,8 @@ class Nemesis:
         return True
 
     def _may_lose_power(self) -> bool:
+        if self._sim.invariants.has_lone_replica():
+            return False
         if self._dark is None:
             return True
         dark = self._dark

@@ -74,6 +74,7 @@ class Invariants:
         self._names: dict[bytes, str] = {}  # of topics, by id
         self._deleted: set[bytes] = set()  # topics, by id
         self._lossy: set[bytes] = set()  # topics that may have unclean elections
+        self._lone: dict[Place, None] = {}  # a move left one replica that has all that is committed
         for machine in machines.values():
             machine.on_power_loss = lambda machine=machine: self._power_lost(machine)  # type: ignore[misc]
             machine.on_crash = lambda machine=machine: self.mirrors.tear(machine.directory)  # type: ignore[misc]
@@ -307,7 +308,17 @@ class Invariants:
             ):
                 self.fail(f"I4: {key}: {before} -> {state}")
             self.states[place] = state
+            if before is not None:
+                self._note_lone(place, before, state)
             self._check_isr(place)
+
+    def _note_lone(self, place: Place, before: PartitionImage, after: PartitionImage) -> None:
+        """A move may take away replicas that have all that is committed while too few others have it (O2)."""
+        had = {*before.isr, *before.elr}
+        if len({*after.isr, *after.elr}) > 1:
+            self._lone.pop(place, None)
+        elif had - {*after.replicas} and len(after.replicas) > 1:
+            self._lone[place] = None
 
     def _registration_changed(self, broker_id: int, key: str, value: bytes) -> None:
         epoch = decode_registration(decode(key, value)).epoch
@@ -351,6 +362,10 @@ class Invariants:
         if len(places) < least:
             return False
         return all(map(self._is_settled, places))
+
+    def has_lone_replica(self) -> bool:
+        """Whether a partition has all that is committed on one machine only, because an operator asked for that."""
+        return any(place in self.states for place in self._lone)
 
     def all_in_sync(self) -> bool:
         """As the store has it."""
