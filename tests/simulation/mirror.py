@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from unittest import mock
 
 from penstock.broker.partition import Partition
+from penstock.model.errors import StorageFault
 from penstock.model.ids import TopicId
 from penstock.records.batch import BatchHeader, iter_headers, parse_header
 from penstock.replication.leader import Leadership
@@ -179,7 +180,11 @@ class Mirrors:
         mirror, end = self.of(log), log.next_offset
         if offset < end:
             self.cutting(log)
-        truncate(log, offset)
+        try:
+            truncate(log, offset)
+        except StorageFault:  # memory and files disagree: some of it may be cut, or all
+            self._torn[_key(log)] = True
+            raise
         mirror.cut()
         self._start_lowered(log)
         self.opened(log)
