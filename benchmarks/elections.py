@@ -10,18 +10,18 @@ from collections.abc import Callable, Sequence
 from time import process_time
 from typing import TypeVar
 
-from penstock.metadata.decisions import Decision, Rules
-from penstock.metadata.elections import balance_leaders
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.isr_changes import IsrChange, Member, alter_partition
-from penstock.metadata.registration import (
+from penstock.metadata.rules.decisions import Decision, Rules
+from penstock.metadata.rules.elections import balance_leaders
+from penstock.metadata.rules.isr_changes import IsrChange, Member, alter_partition
+from penstock.metadata.rules.registration import (
     begin_shutdown,
     broker_lost,
     register_broker,
     unfence_broker,
 )
+from penstock.metadata.rules.topic_writes import chunk_writes, topic_row
 from penstock.metadata.store import Change, Changes, Entry, Put, Revision, Snapshot
-from penstock.metadata.topic_writes import chunk_writes, topic_row
 from penstock.metadata.values import (
     Endpoint,
     LiveBroker,

@@ -12,9 +12,9 @@ from time import perf_counter
 
 from penstock.broker.cluster import Cluster
 from penstock.broker.membership import Identity
-from penstock.metadata.controller import TopicSpec
 from penstock.metadata.image import Endpoint
-from penstock.metadata.sqlite import SqliteStore
+from penstock.metadata.rules.controller import TopicSpec
+from penstock.metadata.sqlite.store import SqliteStore
 from penstock.metadata.store import Put
 from penstock.model.errors import BrokerError
 from penstock.node.clock import SystemClock

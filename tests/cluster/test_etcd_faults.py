@@ -18,10 +18,10 @@ from tests.support import etcd as support
 if (reason := support.missing()) is not None:
     pytest.skip(reason, allow_module_level=True)
 
-from penstock.metadata.etcd import EtcdStore
-from penstock.metadata.etcd_rpc import RANGE, EtcdClient, Method
-from penstock.metadata.etcd_settings import parse_etcd_url
-from penstock.metadata.etcd_watch import Watcher
+from penstock.metadata.etcd.rpc import RANGE, EtcdClient, Method
+from penstock.metadata.etcd.settings import parse_etcd_url
+from penstock.metadata.etcd.store import EtcdStore
+from penstock.metadata.etcd.watch import Watcher
 from penstock.metadata.store import (
     Ambiguous,
     Changes,
@@ -564,8 +564,8 @@ def test_a_watch_of_an_etcd_in_which_nothing_happens_stays_where_it_is(
 ) -> None:
     """Each answer counts anew. The limit is not so short that an etcd which is busy passes it."""
     dead_ticks = 100
-    monkeypatch.setattr("penstock.metadata.etcd_watch._TICK_S", 0.05)
-    monkeypatch.setattr("penstock.metadata.etcd_watch._DEAD_TICKS", dead_ticks)
+    monkeypatch.setattr("penstock.metadata.etcd.watch._TICK_S", 0.05)
+    monkeypatch.setattr("penstock.metadata.etcd.watch._DEAD_TICKS", dead_ticks)
     opened: list[str] = []
     open_watch = EtcdClient.open_watch
 

@@ -11,8 +11,8 @@ from tests.support import etcd as support
 if (reason := support.missing()) is not None:
     pytest.skip(reason, allow_module_level=True)
 
-from penstock.metadata.etcd import EtcdStore
-from penstock.metadata.etcd_settings import parse_etcd_url
+from penstock.metadata.etcd.settings import parse_etcd_url
+from penstock.metadata.etcd.store import EtcdStore
 from penstock.metadata.store import DeletePrefix, MetadataStore
 from tests.support.etcd import Etcd
 from tests.unit.metadata.store_contract import StoreContract

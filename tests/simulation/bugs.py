@@ -14,8 +14,8 @@ from penstock.broker.partition import Partition
 from penstock.broker.suspicions import Suspicions
 from penstock.broker.upkeep import Upkeep
 from penstock.kafka.handlers import fetch, produce
-from penstock.metadata import gray_failures
-from penstock.metadata.gray_failures import Evidence
+from penstock.metadata.rules import gray_failures
+from penstock.metadata.rules.gray_failures import Evidence
 from penstock.metadata.values import PartitionImage
 from penstock.replication.leader import Leadership
 from penstock.storage import markers

@@ -24,10 +24,10 @@ from penstock.kafka.fetch_sessions import FetchSessions
 from penstock.kafka.leader_confirmation import LeaderConfirmations
 from penstock.kafka.overtaken import Refusals
 from penstock.kafka.security import ANONYMOUS, Operation, Principal, ResourceType
-from penstock.metadata.config_changes import Resource
-from penstock.metadata.controller import TopicSpec
 from penstock.metadata.image import Endpoint
-from penstock.metadata.sqlite import SqliteStore
+from penstock.metadata.rules.config_changes import Resource
+from penstock.metadata.rules.controller import TopicSpec
+from penstock.metadata.sqlite.store import SqliteStore
 from penstock.model.errors import BrokerError
 from penstock.node.tasks import Tasks
 from penstock.records.builder import build_batch

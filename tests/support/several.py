@@ -16,8 +16,8 @@ from penstock.broker.transactions import STATE_TOPIC
 from penstock.kafka.apis import APIS
 from penstock.kafka.context import Context, Services
 from penstock.kafka.security import ANONYMOUS
-from penstock.metadata.controller import TopicSpec
-from penstock.metadata.elections import ElectionKind
+from penstock.metadata.rules.controller import TopicSpec
+from penstock.metadata.rules.elections import ElectionKind
 from penstock.model.errors import BrokerError
 from penstock.model.ids import TopicPartition
 from penstock.node.node import Node

@@ -1,6 +1,6 @@
 """A topic that is created because it was asked for, as a request to the controller."""
 
-from penstock.metadata.controller import TopicSpec
+from penstock.metadata.rules.controller import TopicSpec
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.wire.messages.create_topics import (
     CreatableTopic,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
-from penstock.metadata.decisions import Decision
+from penstock.metadata.rules.decisions import Decision
 from penstock.metadata.store import Compare, Put, Write
 
 MAX_OPS: Final = 120  # etcd allows 128 compares or writes in a commit

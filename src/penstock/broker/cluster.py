@@ -22,8 +22,8 @@ from penstock.broker.session import Identity, Session
 from penstock.broker.surveying import Surveying
 from penstock.broker.upkeep import Upkeep
 from penstock.broker.witness import Witness
-from penstock.metadata.feature_levels import check_levels, check_stored_levels, first_levels
 from penstock.metadata.image import BrokerInfo, Delta, Endpoint
+from penstock.metadata.rules.feature_levels import check_levels, check_stored_levels, first_levels
 from penstock.metadata.store import (
     NO_REVISION,
     Compare,

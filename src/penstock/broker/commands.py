@@ -12,7 +12,8 @@ from typing import Final, TypeVar
 from penstock.broker.committer import Committer
 from penstock.broker.image_feed import ImageFeed
 from penstock.broker.view import View
-from penstock.metadata.config_changes import (
+from penstock.metadata.image import PartitionImage, TopicImage
+from penstock.metadata.rules.config_changes import (
     ALL_BROKERS,
     BrokerLayers,
     ConfigOp,
@@ -21,25 +22,24 @@ from penstock.metadata.config_changes import (
     broker_layers,
     replace_configs,
 )
-from penstock.metadata.controller import (
+from penstock.metadata.rules.controller import (
     TopicSpec,
     allocate_producer_ids,
     create_partitions,
     create_topics,
     delete_topics,
 )
-from penstock.metadata.decisions import Decision
-from penstock.metadata.elections import ElectionKind, elect_leaders
-from penstock.metadata.failed_replicas import fail_replicas
-from penstock.metadata.feature_levels import LevelChange, update_features
-from penstock.metadata.image import PartitionImage, TopicImage
-from penstock.metadata.isr_changes import IsrChange, alter_partition
-from penstock.metadata.partition_edits import Answers
-from penstock.metadata.reassignment import alter_reassignments
-from penstock.metadata.registration import unregister_broker
+from penstock.metadata.rules.decisions import Decision
+from penstock.metadata.rules.elections import ElectionKind, elect_leaders
+from penstock.metadata.rules.failed_replicas import fail_replicas
+from penstock.metadata.rules.feature_levels import LevelChange, update_features
+from penstock.metadata.rules.isr_changes import IsrChange, alter_partition
+from penstock.metadata.rules.partition_edits import Answers
+from penstock.metadata.rules.reassignment import alter_reassignments
+from penstock.metadata.rules.registration import unregister_broker
+from penstock.metadata.rules.tombstones import forget_tombstones
+from penstock.metadata.rules.topic_writes import CreatedTopic
 from penstock.metadata.store import StoreError, StoreFull
-from penstock.metadata.tombstones import forget_tombstones
-from penstock.metadata.topic_writes import CreatedTopic
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.ids import TopicId, TopicPartition, format_topic_id
 

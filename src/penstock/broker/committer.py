@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from penstock.broker.batching import Limits
 from penstock.broker.image_feed import ImageFeed
-from penstock.metadata.decisions import Decision
+from penstock.metadata.rules.decisions import Decision
 from penstock.metadata.store import (
     NO_REVISION,
     Ambiguous,

@@ -12,10 +12,10 @@ from penstock.broker.committer import Committer
 from penstock.broker.suspicions import Suspicions
 from penstock.broker.upkeep import Upkeep
 from penstock.broker.view import View
-from penstock.metadata.controller import remove_orphans
-from penstock.metadata.decisions import Decision
 from penstock.metadata.image import BrokerInfo, ClusterImage, Delta
-from penstock.metadata.registration import (
+from penstock.metadata.rules.controller import remove_orphans
+from penstock.metadata.rules.decisions import Decision
+from penstock.metadata.rules.registration import (
     begin_shutdown,
     broker_lost,
     brokers_to_register,

@@ -21,8 +21,8 @@ from penstock.groups.replay import Replay
 from penstock.groups.shard import Now, Shard
 from penstock.groups.state import Ground, Rules
 from penstock.groups.topics import Topics
-from penstock.metadata.config_changes import MAX_GROUP_ID_BYTES
 from penstock.metadata.image import Delta
+from penstock.metadata.rules.config_changes import MAX_GROUP_ID_BYTES
 from penstock.model.clock import Clock
 from penstock.model.configs import BrokerConfig
 from penstock.model.errors import BrokerError, ErrorCode

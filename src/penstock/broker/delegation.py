@@ -15,8 +15,8 @@ from penstock.broker.lost_logs import answer as lost_logs_answer
 from penstock.broker.lost_logs import names_of, places_of
 from penstock.broker.peers import CONTROL, Peers
 from penstock.broker.session import Session
-from penstock.metadata.controller import TopicSpec, automatic_topic
 from penstock.metadata.image import TopicImage
+from penstock.metadata.rules.controller import TopicSpec, automatic_topic
 from penstock.metadata.store import Revision, StoreError
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.wire.messages.allocate_producer_ids import (

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from penstock.metadata.image import PartitionImage
-from penstock.metadata.isr_changes import IsrChange, Member
+from penstock.metadata.rules.isr_changes import IsrChange, Member
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.ids import TopicId
 from penstock.wire.messages.alter_partition import (

@@ -11,7 +11,7 @@ from penstock.broker.committer import Committer
 from penstock.broker.peers import Peers
 from penstock.broker.view import View
 from penstock.metadata.image import Delta, TopicImage
-from penstock.metadata.promotions import end_promotion, in_promotion
+from penstock.metadata.rules.promotions import end_promotion, in_promotion
 from penstock.metadata.store import StoreError
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.wire.messages.mirror_append import (

@@ -13,8 +13,8 @@ from uuid import uuid4
 
 from penstock.broker.image_feed import ImageFeed
 from penstock.broker.keeper import Keeper
-from penstock.metadata.feature_levels import UnsupportedLevel, check_levels
 from penstock.metadata.image import BrokerInfo, Delta
+from penstock.metadata.rules.feature_levels import UnsupportedLevel, check_levels
 from penstock.metadata.store import (
     NO_REVISION,
     Ambiguous,

@@ -13,8 +13,8 @@ from penstock.broker.committer import Committer
 from penstock.broker.peers import Peers
 from penstock.broker.view import View
 from penstock.client.errors import ClientError
+from penstock.metadata.rules.surveys import LogEnd, Survey, lead_by_survey, partitions_to_survey
 from penstock.metadata.store import StoreError
-from penstock.metadata.surveys import LogEnd, Survey, lead_by_survey, partitions_to_survey
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.ids import TopicPartition
 from penstock.wire.messages.get_replica_log_info import (

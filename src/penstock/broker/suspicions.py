@@ -12,8 +12,13 @@ from typing import Final, NamedTuple
 
 from penstock.broker.committer import Committer
 from penstock.broker.view import View
-from penstock.metadata.decisions import Decision
-from penstock.metadata.gray_failures import Evidence, Moves, Place, replace_unreachable_leaders
+from penstock.metadata.rules.decisions import Decision
+from penstock.metadata.rules.gray_failures import (
+    Evidence,
+    Moves,
+    Place,
+    replace_unreachable_leaders,
+)
 
 _log = logging.getLogger(__name__)
 

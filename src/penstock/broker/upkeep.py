@@ -7,10 +7,10 @@ from typing import Final
 
 from penstock.broker.committer import Committer
 from penstock.broker.view import View
-from penstock.metadata.decisions import Decision
-from penstock.metadata.elections import balance_leaders
-from penstock.metadata.internal_topics import raise_internal_replication
-from penstock.metadata.reassignment import complete_reassignments
+from penstock.metadata.rules.decisions import Decision
+from penstock.metadata.rules.elections import balance_leaders
+from penstock.metadata.rules.internal_topics import raise_internal_replication
+from penstock.metadata.rules.reassignment import complete_reassignments
 from penstock.metadata.store import StoreError
 from penstock.model.errors import BrokerError
 

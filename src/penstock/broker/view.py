@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from penstock.broker.image_feed import ImageFeed, Listener
-from penstock.metadata.config_changes import BrokerLayers, broker_layers, distinct_overrides
-from penstock.metadata.decisions import Rules
-from penstock.metadata.feature_levels import in_force
 from penstock.metadata.image import BrokerInfo, ClusterImage, Delta, Endpoint, TopicImage
-from penstock.metadata.topic_names import check_topic_name
+from penstock.metadata.rules.config_changes import BrokerLayers, broker_layers, distinct_overrides
+from penstock.metadata.rules.decisions import Rules
+from penstock.metadata.rules.feature_levels import in_force
+from penstock.metadata.rules.topic_names import check_topic_name
 from penstock.model.configs import (
     BrokerConfig,
     TopicConfig,

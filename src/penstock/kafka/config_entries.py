@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from penstock.metadata.config_changes import BrokerLayers
+from penstock.metadata.rules.config_changes import BrokerLayers
 from penstock.model.configs import (
     BROKER_SETTINGS,
     TOPIC_SETTINGS,

@@ -6,7 +6,7 @@ from typing import Final
 
 from penstock.kafka.context import Context
 from penstock.kafka.security import CLUSTER_NAME, Operation, ResourceType
-from penstock.metadata.config_changes import ALL_BROKERS, Resource
+from penstock.metadata.rules.config_changes import ALL_BROKERS, Resource
 from penstock.model.errors import BrokerError, ErrorCode
 
 

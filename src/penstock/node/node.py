@@ -36,7 +36,7 @@ from penstock.kafka.overtaken import Refusals
 from penstock.kafka.security import AllowAll
 from penstock.kafka.server import ConnectionLimits, Loop, bind
 from penstock.kafka.server import Listener as Door
-from penstock.metadata.sqlite import SqliteStore
+from penstock.metadata.sqlite.store import SqliteStore
 from penstock.metadata.store import MetadataStore
 from penstock.metadata.values import Endpoint
 from penstock.model.clock import Clock
@@ -416,8 +416,8 @@ def _open_etcd(url: str, broker_id: int) -> MetadataStore:
     """Who uses no etcd need not have its packages, nor wait for them to load."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else it writes to stderr, in its own form
     try:
-        from penstock.metadata.etcd import EtcdStore
-        from penstock.metadata.etcd_settings import parse_etcd_url
+        from penstock.metadata.etcd.settings import parse_etcd_url
+        from penstock.metadata.etcd.store import EtcdStore
     except ModuleNotFoundError as error:
         raise InvalidConfig(
             f"metadata store '{url}' needs {error.name}: pip install 'penstock[etcd]'"

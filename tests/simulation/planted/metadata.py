@@ -6,9 +6,9 @@ from typing import Any
 
 from penstock.broker.committer import Committer
 from penstock.broker.image_feed import ImageFeed
-from penstock.metadata import decisions, partition_rules, reassignment_rules, registration
-from penstock.metadata.partition_rules import elected
-from penstock.metadata.registration import POWER_LOSS, PROCESS_CRASH
+from penstock.metadata.rules import decisions, partition_rules, reassignment_rules, registration
+from penstock.metadata.rules.partition_rules import elected
+from penstock.metadata.rules.registration import POWER_LOSS, PROCESS_CRASH
 from penstock.metadata.store import Committed, Compare
 from penstock.metadata.values import CONTROLLER
 from tests.simulation.planted.probe import Probe, replaced, replaced_everywhere

@@ -13,8 +13,8 @@ from penstock.broker.partition import Partition
 from penstock.broker.partition_log import PartitionLog
 from penstock.kafka.fetch_sessions import FetchPartition
 from penstock.kafka.overtaken import Refusals
-from penstock.metadata import isr_changes
-from penstock.metadata.isr_changes import UNKNOWN_EPOCH
+from penstock.metadata.rules import isr_changes
+from penstock.metadata.rules.isr_changes import UNKNOWN_EPOCH
 from penstock.replication.leader import Leadership
 from penstock.storage.appending import GrowingLog
 from penstock.storage.epochs import Epochs

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from penstock.broker.cluster import Cluster
 from penstock.broker.session import Identity
-from penstock.metadata.controller import TopicSpec
 from penstock.metadata.image import TopicImage
-from penstock.metadata.sqlite import SqliteStore
+from penstock.metadata.rules.controller import TopicSpec
+from penstock.metadata.sqlite.store import SqliteStore
 from penstock.model.errors import BrokerError
 from penstock.model.features import SUPPORTED, Ranges
 from penstock.node.clock import SystemClock

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from penstock.broker.cluster import Cluster
 from penstock.broker.membership import Identity
-from penstock.metadata.controller import TopicSpec
 from penstock.metadata.image import TopicImage
-from penstock.metadata.sqlite import SqliteStore
+from penstock.metadata.rules.controller import TopicSpec
+from penstock.metadata.sqlite.store import SqliteStore
 from penstock.metadata.store import (
     Ambiguous,
     Changes,

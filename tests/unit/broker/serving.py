@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 from typing import Self
 
 from penstock.broker.cluster import Cluster
-from penstock.metadata.controller import TopicSpec
 from penstock.metadata.image import Endpoint
+from penstock.metadata.rules.controller import TopicSpec
 from penstock.model.errors import BrokerError
 from penstock.wire.messages.allocate_producer_ids import (
     AllocateProducerIdsRequest,

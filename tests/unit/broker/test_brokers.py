@@ -10,7 +10,7 @@ from penstock.broker import cluster, membership
 from penstock.broker.cluster import Cluster
 from penstock.broker.suspicions import Suspicions
 from penstock.client.errors import ConnectionRefused
-from penstock.metadata.elections import ElectionKind
+from penstock.metadata.rules.elections import ElectionKind
 from penstock.metadata.store import Delete
 from penstock.metadata.values import live_key
 from penstock.model.errors import BrokerError, ErrorCode

@@ -8,14 +8,14 @@ import pytest
 
 from penstock.broker.batching import MAX_OPS
 from penstock.broker.cluster import Cluster
-from penstock.metadata.config_changes import ConfigOp, Op, Resource
-from penstock.metadata.controller import TopicSpec
 from penstock.metadata.image import Delta
+from penstock.metadata.rules.config_changes import ConfigOp, Op, Resource
+from penstock.metadata.rules.controller import TopicSpec
+from penstock.metadata.rules.topic_writes import CreatedTopic
 from penstock.metadata.store import (
     Delete,
     StoreError,
 )
-from penstock.metadata.topic_writes import CreatedTopic
 from penstock.metadata.values import CONTROLLER, live_key
 from penstock.model.errors import ErrorCode, InvalidConfig
 from penstock.model.ids import TopicId

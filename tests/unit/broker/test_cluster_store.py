@@ -8,10 +8,10 @@ import pytest
 from penstock.broker.batching import MAX_OPS
 from penstock.broker.cluster import Cluster
 from penstock.broker.membership import Identity
-from penstock.metadata.config_changes import ConfigOp, Op, Resource
-from penstock.metadata.controller import TopicSpec
-from penstock.metadata.decisions import Decision, unchanged
 from penstock.metadata.image import Delta
+from penstock.metadata.rules.config_changes import ConfigOp, Op, Resource
+from penstock.metadata.rules.controller import TopicSpec
+from penstock.metadata.rules.decisions import Decision, unchanged
 from penstock.metadata.store import (
     NO_REVISION,
     Ambiguous,

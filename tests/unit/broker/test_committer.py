@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.broker.committer import Committer
-from penstock.metadata.decisions import Decision
-from penstock.metadata.sqlite import SqliteStore
+from penstock.metadata.rules.decisions import Decision
+from penstock.metadata.sqlite.store import SqliteStore
 from penstock.metadata.store import NO_REVISION, Committed, Delete, Put, Revision
 from penstock.metadata.values import CONTROLLER
 from penstock.model.errors import BrokerError, ErrorCode

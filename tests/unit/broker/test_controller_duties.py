@@ -3,8 +3,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from penstock.broker.controller_duties import Duties, Report
-from penstock.metadata.decisions import Decision, Rules
 from penstock.metadata.image import ClusterImage, Delta
+from penstock.metadata.rules.decisions import Decision, Rules
 from penstock.metadata.store import Put
 from penstock.metadata.values import CONTROLLER, PartitionImage, encode
 from penstock.model.configs import BrokerConfig

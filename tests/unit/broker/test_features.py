@@ -8,7 +8,7 @@ import pytest
 
 from penstock.broker.cluster import Cluster
 from penstock.broker.session import Identity
-from penstock.metadata.feature_levels import LevelChange, LevelsRefused, UnsupportedLevel
+from penstock.metadata.rules.feature_levels import LevelChange, LevelsRefused, UnsupportedLevel
 from penstock.metadata.store import Put
 from penstock.metadata.values import encode, feature_key
 from penstock.model.features import SUPPORTED, Levels, Ranges

@@ -5,8 +5,8 @@ import pytest
 
 from penstock.broker.partition import Partition
 from penstock.broker.waiters import watch
-from penstock.metadata.config_changes import ConfigOp, Op, Resource
 from penstock.metadata.image import Delta, TopicChange
+from penstock.metadata.rules.config_changes import ConfigOp, Op, Resource
 from penstock.model.errors import BrokerError
 from tests.support.context import BROKER_ID, BrokerContext, broker_context
 from tests.unit.broker.test_partition import Listener

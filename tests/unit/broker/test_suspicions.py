@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.suspicions import Suspicions
-from penstock.metadata.decisions import Decision
+from penstock.metadata.rules.decisions import Decision
 from penstock.metadata.values import PartitionImage
 from tests.unit.metadata.worlds import World, partition, world_with
 

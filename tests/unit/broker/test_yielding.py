@@ -9,7 +9,7 @@ import pytest
 from penstock.broker import fetcher, housekeeping, yielding
 from penstock.broker.lost_logs import answer, places_of
 from penstock.broker.replicas import Replicas
-from penstock.metadata.config_changes import ConfigOp, Op, Resource
+from penstock.metadata.rules.config_changes import ConfigOp, Op, Resource
 from penstock.model.errors import BrokerError, DiskFull, ErrorCode
 from penstock.wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,

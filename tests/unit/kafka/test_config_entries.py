@@ -4,7 +4,7 @@ import pytest
 
 from penstock.kafka import config_entries
 from penstock.kafka.config_entries import Entry, Source, all_brokers_entries, broker_entries
-from penstock.metadata.config_changes import BrokerLayers
+from penstock.metadata.rules.config_changes import BrokerLayers
 from penstock.model.settings import Kind, Setting
 
 SECRET = Setting("listener.password", Kind.PASSWORD, None, "Opens the door.")

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.metadata.config_changes import ConfigOp, Op, Resource, alter_configs
-from penstock.metadata.controller import (
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.rules.config_changes import ConfigOp, Op, Resource, alter_configs
+from penstock.metadata.rules.controller import (
     TopicSpec,
     create_partitions,
     delete_topics,
 )
-from penstock.metadata.decisions import Decision
-from penstock.metadata.image import ClusterImage
+from penstock.metadata.rules.decisions import Decision
 from penstock.metadata.store import Change, Changes, Delete, Put, Revision, StoreError
 from penstock.metadata.values import (
     CONTROLLER,

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from penstock.metadata.config_changes import BrokerLayers, broker_layers
-from penstock.metadata.controller import TopicSpec, create_topics
-from penstock.metadata.decisions import Decision, Rules
 from penstock.metadata.image import ClusterImage, Delta, TopicImage
-from penstock.metadata.registration import broker_lost, register_broker, unfence_broker
+from penstock.metadata.rules.config_changes import BrokerLayers, broker_layers
+from penstock.metadata.rules.controller import TopicSpec, create_topics
+from penstock.metadata.rules.decisions import Decision, Rules
+from penstock.metadata.rules.registration import broker_lost, register_broker, unfence_broker
 from penstock.metadata.store import (
     NO_REVISION,
     Change,

@@ -7,7 +7,8 @@ from time import thread_time
 import pytest
 
 from penstock.kafka.handlers import api_versions
-from penstock.metadata import etcd_settings, topic_names
+from penstock.metadata.etcd import settings as etcd_settings
+from penstock.metadata.rules import topic_names
 from penstock.model.configs import broker_setting, topic_setting
 from penstock.model.errors import BrokerError
 from penstock.node import listeners, logs

@@ -26,7 +26,7 @@ from penstock.broker.transactions import TransactionCoordinator
 from penstock.http.server import HttpServer
 from penstock.kafka.handlers import write_txn_markers
 from penstock.kafka.server import Listener
-from penstock.metadata.sqlite import SqliteStore
+from penstock.metadata.sqlite.store import SqliteStore
 from penstock.model.errors import BrokerError, DiskFull, OutOfResources, StorageFault
 from penstock.node import node as node_module
 from penstock.node.clock import SystemClock

@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from penstock.kafka.context import Context
-from penstock.metadata.feature_levels import in_force
+from penstock.metadata.rules.feature_levels import in_force
 from penstock.model.errors import ErrorCode
 from penstock.wire.messages.api_versions import (
     ApiVersion,

@@ -8,8 +8,8 @@ from penstock.kafka.config_entries import Entry, topic_entries
 from penstock.kafka.context import Context
 from penstock.kafka.security import CLUSTER_NAME, Operation, ResourceType
 from penstock.kafka.timeouts import patience_ms
-from penstock.metadata.controller import TopicSpec
-from penstock.metadata.topic_writes import CreatedTopic
+from penstock.metadata.rules.controller import TopicSpec
+from penstock.metadata.rules.topic_writes import CreatedTopic
 from penstock.model.configs import resolve_topic_config
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.ids import NO_TOPIC_ID

@@ -13,7 +13,7 @@ from penstock.kafka.config_entries import (
 from penstock.kafka.config_resources import authorize_settings
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation
-from penstock.metadata.config_changes import Resource
+from penstock.metadata.rules.config_changes import Resource
 from penstock.model.errors import BrokerError, UnknownTopicOrPartition
 from penstock.wire.messages.describe_configs import (
     DescribeConfigsRequest,

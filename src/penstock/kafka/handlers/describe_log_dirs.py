@@ -9,7 +9,7 @@ from penstock.broker.disk_usage import disk_usage
 from penstock.broker.partition import Partition
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
-from penstock.metadata.cordons import is_cordoned
+from penstock.metadata.rules.cordons import is_cordoned
 from penstock.model.errors import BrokerError
 from penstock.model.ids import TopicPartition
 from penstock.wire.messages.describe_log_dirs import (

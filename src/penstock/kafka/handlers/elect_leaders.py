@@ -3,7 +3,7 @@
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
 from penstock.kafka.timeouts import patience_ms
-from penstock.metadata.elections import ElectionKind
+from penstock.metadata.rules.elections import ElectionKind
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.ids import TopicPartition
 from penstock.wire.messages.elect_leaders import (

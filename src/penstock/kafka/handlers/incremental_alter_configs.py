@@ -5,7 +5,7 @@ from collections import Counter
 from penstock.kafka.config_resources import authorize_settings
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation
-from penstock.metadata.config_changes import ConfigOp, Op
+from penstock.metadata.rules.config_changes import ConfigOp, Op
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.wire.messages.incremental_alter_configs import (
     AlterableConfig,

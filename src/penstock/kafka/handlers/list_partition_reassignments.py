@@ -2,7 +2,7 @@
 
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
-from penstock.metadata.reassignment import reassignments
+from penstock.metadata.rules.reassignment import reassignments
 from penstock.model.ids import TopicPartition
 from penstock.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,

@@ -5,7 +5,7 @@ from typing import Final
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
 from penstock.kafka.timeouts import patience_ms
-from penstock.metadata.feature_levels import LevelChange, LevelsRefused, UpgradeType
+from penstock.metadata.rules.feature_levels import LevelChange, LevelsRefused, UpgradeType
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.wire.messages.update_features import (
     FeatureUpdateKey,

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from penstock.kafka.security import Operation, ResourceType
-from penstock.metadata.config_changes import ConfigOp, Op, Resource
+from penstock.metadata.rules.config_changes import ConfigOp, Op, Resource
 from penstock.model.configs import BROKER_SETTINGS, TOPIC_SETTINGS, Kind
 from penstock.model.errors import ErrorCode
 from penstock.model.group_configs import GROUP_SETTINGS

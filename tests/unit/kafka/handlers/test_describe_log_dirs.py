@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from penstock.kafka.security import Operation, ResourceType
-from penstock.metadata.config_changes import ConfigOp, Op, Resource
+from penstock.metadata.rules.config_changes import ConfigOp, Op, Resource
 from penstock.model.errors import ErrorCode, StorageFault
 from penstock.wire.messages.describe_log_dirs import (
     DescribableLogDirTopic,

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.groups.consumer import ConsumerGroup
 from penstock.kafka.security import Operation, ResourceType
-from penstock.metadata.config_changes import ConfigOp, Op, Resource
+from penstock.metadata.rules.config_changes import ConfigOp, Op, Resource
 from penstock.model.errors import ErrorCode
 from penstock.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from penstock.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest

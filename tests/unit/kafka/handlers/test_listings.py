@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.kafka.security import Operation, ResourceType
-from penstock.metadata.config_changes import ConfigOp, Op, Resource
+from penstock.metadata.rules.config_changes import ConfigOp, Op, Resource
 from penstock.model.errors import ErrorCode
 from penstock.wire.messages.describe_client_quotas import (
     ComponentData,

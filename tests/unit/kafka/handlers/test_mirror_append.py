@@ -7,11 +7,11 @@ import pytest
 
 from penstock.broker.markers import Ending
 from penstock.kafka.security import Operation, ResourceType
-from penstock.metadata.config_changes import ConfigOp, Op, Resource
-from penstock.metadata.controller import TopicSpec
-from penstock.metadata.feature_levels import LevelChange, UpgradeType
 from penstock.metadata.image import PartitionImage
-from penstock.metadata.promotions import end_promotion
+from penstock.metadata.rules.config_changes import ConfigOp, Op, Resource
+from penstock.metadata.rules.controller import TopicSpec
+from penstock.metadata.rules.feature_levels import LevelChange, UpgradeType
+from penstock.metadata.rules.promotions import end_promotion
 from penstock.model.errors import BrokerError, ErrorCode, InvalidConfig
 from penstock.model.ids import TopicPartition
 from penstock.records.batch import stamp

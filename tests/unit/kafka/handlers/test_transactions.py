@@ -4,7 +4,7 @@ import pytest
 
 from penstock.kafka.hangup import HangUp
 from penstock.kafka.security import Operation, ResourceType
-from penstock.metadata.config_changes import ConfigOp, Op, Resource
+from penstock.metadata.rules.config_changes import ConfigOp, Op, Resource
 from penstock.model.errors import ErrorCode
 from penstock.model.ids import TopicPartition
 from penstock.transactions.state import Producer

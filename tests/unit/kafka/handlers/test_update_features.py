@@ -4,7 +4,7 @@ import pytest
 
 from penstock.broker.shards import partition_for
 from penstock.kafka.security import Operation, ResourceType
-from penstock.metadata.feature_levels import LevelChange, UpgradeType
+from penstock.metadata.rules.feature_levels import LevelChange, UpgradeType
 from penstock.model.errors import ErrorCode
 from penstock.transactions.records import decode_value
 from penstock.wire.api_keys import ApiKey

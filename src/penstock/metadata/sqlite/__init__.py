@@ -1,0 +1,1 @@
+"""The embedded metadata store, kept in one SQLite file."""
