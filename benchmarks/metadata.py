@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from time import perf_counter
 
-from penstock.broker.cluster import Cluster
-from penstock.broker.membership import Identity
+from penstock.broker.controller.cluster import Cluster
+from penstock.broker.controller.election import Identity
 from penstock.metadata.image import Endpoint
 from penstock.metadata.rules.controller import TopicSpec
 from penstock.metadata.sqlite.store import SqliteStore

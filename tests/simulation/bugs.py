@@ -5,14 +5,14 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest import mock
 
-from penstock.broker.ballot import Ballot
-from penstock.broker.controller_duties import Duties
-from penstock.broker.follower import Followers
-from penstock.broker.hosting import Hosting
-from penstock.broker.isr import IsrKeeper
-from penstock.broker.partition import Partition
-from penstock.broker.suspicions import Suspicions
-from penstock.broker.upkeep import Upkeep
+from penstock.broker.controller.duties import Duties
+from penstock.broker.controller.upkeep import Upkeep
+from penstock.broker.membership.ballot import Ballot
+from penstock.broker.membership.suspicions import Suspicions
+from penstock.broker.partitions.follower import Followers
+from penstock.broker.partitions.hosting import Hosting
+from penstock.broker.partitions.isr import IsrKeeper
+from penstock.broker.partitions.partition import Partition
 from penstock.kafka.handlers import fetch, produce
 from penstock.metadata.rules import gray_failures
 from penstock.metadata.rules.gray_failures import Evidence

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
 from unittest import mock
 
-from penstock.broker.keeper import Keeper
-from penstock.broker.partition import Partition
+from penstock.broker.membership.keeper import Keeper
+from penstock.broker.partitions.partition import Partition
 from penstock.kafka.connection import Connection
 from penstock.kafka.context import Services
 from penstock.kafka.memory import FrameMemory
@@ -385,14 +385,14 @@ def simulated(world: World, machines: dict[str, Machine]) -> Iterator[None]:
     with (
         Syscalls(disks).replaced(),
         mock.patch("penstock.node.node.DataDirectory", directory),
-        mock.patch("penstock.broker.session.Keeper", SimKeeper),
-        mock.patch("penstock.broker.keeper.monotonic", now_s),
-        mock.patch("penstock.broker.departed.monotonic", now_s),
+        mock.patch("penstock.broker.membership.session.Keeper", SimKeeper),
+        mock.patch("penstock.broker.membership.keeper.monotonic", now_s),
+        mock.patch("penstock.broker.membership.departed.monotonic", now_s),
         mock.patch("penstock.storage.syncs.monotonic", now_s),
-        mock.patch("penstock.broker.shard.set", OrderedSet, create=True),
-        mock.patch("penstock.broker.waiters.set", OrderedSet, create=True),
+        mock.patch("penstock.broker.coordinators.shard.set", OrderedSet, create=True),
+        mock.patch("penstock.broker.partitions.waiters.set", OrderedSet, create=True),
         mock.patch("penstock.node.tasks.set", OrderedSet, create=True),
-        mock.patch("penstock.broker.shard.set", OrderedSet, create=True),
+        mock.patch("penstock.broker.coordinators.shard.set", OrderedSet, create=True),
         mock.patch.object(os, "urandom", some_bytes),
         mock.patch.object(os, "sendfile", network.send_file),
         mock.patch.object(random, "_urandom", some_bytes),

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
-from penstock.broker.partition import Partition
+from penstock.broker.partitions.partition import Partition
 from penstock.model.errors import StorageFault
 from penstock.model.ids import TopicId
 from penstock.records.batch import BatchHeader, iter_headers, parse_header

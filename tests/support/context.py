@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.broker.cluster import Cluster
-from penstock.broker.coordinator import GroupCoordinator
-from penstock.broker.follower import Followers
-from penstock.broker.hosting import Hosting
-from penstock.broker.membership import Identity
+from penstock.broker.controller.cluster import Cluster
+from penstock.broker.controller.election import Identity
+from penstock.broker.coordinators.groups import GroupCoordinator
+from penstock.broker.coordinators.transactions import TransactionCoordinator
 from penstock.broker.metrics import BrokerMetrics
-from penstock.broker.partition import Partition
-from penstock.broker.replicas import Replicas
-from penstock.broker.throttles import Throttles
-from penstock.broker.transactions import TransactionCoordinator
+from penstock.broker.partitions.follower import Followers
+from penstock.broker.partitions.hosting import Hosting
+from penstock.broker.partitions.partition import Partition
+from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.partitions.throttles import Throttles
 from penstock.kafka.apis import APIS
 from penstock.kafka.context import Context, Services
 from penstock.kafka.fetch_sessions import FetchSessions

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from penstock.broker.metrics import BrokerMetrics
-from penstock.broker.partition import Partition
-from penstock.broker.replicas import Replicas
+from penstock.broker.partitions.partition import Partition
+from penstock.broker.partitions.replicas import Replicas
 from penstock.model.configs import TopicConfig, resolve_topic_config
 from penstock.model.ids import TopicId
 from penstock.storage.directory import DataDirectory

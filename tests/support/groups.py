@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.broker.coordinator import OFFSETS_TOPIC
-from penstock.broker.shards import partition_for
+from penstock.broker.coordinators.groups import OFFSETS_TOPIC
+from penstock.broker.coordinators.shards import partition_for
 from penstock.groups.records import decode_entry
 from penstock.records.record import decode_records
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest

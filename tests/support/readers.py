@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
-from penstock.broker.partition import Partition
+from penstock.broker.partitions.partition import Partition
 from penstock.kafka.context import Context
 from penstock.kafka.fetch_sessions import FetchSessions
 from penstock.kafka.handlers import fetch

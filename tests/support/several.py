@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from penstock.broker.coordinator import OFFSETS_TOPIC
-from penstock.broker.partition import Partition
-from penstock.broker.shards import partition_for
-from penstock.broker.transactions import STATE_TOPIC
+from penstock.broker.coordinators.groups import OFFSETS_TOPIC
+from penstock.broker.coordinators.shards import partition_for
+from penstock.broker.coordinators.transactions import STATE_TOPIC
+from penstock.broker.partitions.partition import Partition
 from penstock.kafka.apis import APIS
 from penstock.kafka.context import Context, Services
 from penstock.kafka.security import ANONYMOUS

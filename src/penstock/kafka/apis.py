@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from penstock.broker.cluster import Cluster
+from penstock.broker.controller.cluster import Cluster
 from penstock.kafka.api import Api
 from penstock.kafka.api import row as _api
 from penstock.kafka.context import Context, Services

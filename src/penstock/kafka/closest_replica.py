@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from penstock.broker.partition import Partition
+from penstock.broker.partitions.partition import Partition
 from penstock.metadata.image import ClusterImage
 
 

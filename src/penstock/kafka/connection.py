@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, nullcontext, suppress
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.turns import Turns
+from penstock.broker.partitions.turns import Turns
 from penstock.kafka.answers import Answer, Encoded, Later, Line
 from penstock.kafka.api import Api, Handle, Known
 from penstock.kafka.apis import APIS, unsupported_version_reply

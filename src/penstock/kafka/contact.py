@@ -6,7 +6,7 @@ What every in-sync replica must have (acks=all) needs no such rule.
 
 from typing import Final
 
-from penstock.broker.partition import Partition
+from penstock.broker.partitions.partition import Partition
 from penstock.kafka.context import Services
 from penstock.kafka.leader_confirmation import last_fetch_ms
 from penstock.model.errors import NotLeader

@@ -5,11 +5,11 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.broker.cluster import Cluster
-from penstock.broker.coordinator import GroupCoordinator
+from penstock.broker.controller.cluster import Cluster
+from penstock.broker.coordinators.groups import GroupCoordinator
+from penstock.broker.coordinators.transactions import TransactionCoordinator
 from penstock.broker.metrics import BrokerMetrics
-from penstock.broker.replicas import Replicas
-from penstock.broker.transactions import TransactionCoordinator
+from penstock.broker.partitions.replicas import Replicas
 from penstock.kafka.fetch_sessions import FetchSessions
 from penstock.kafka.leader_confirmation import LeaderConfirmations
 from penstock.kafka.overtaken import Refusals

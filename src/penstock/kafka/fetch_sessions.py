@@ -9,8 +9,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from penstock.broker.partition import Partition
-from penstock.broker.waiters import Waiter, Watched, unwatch, watch
+from penstock.broker.partitions.partition import Partition
+from penstock.broker.partitions.waiters import Waiter, Watched, unwatch, watch
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.steps import Steps, finish
 from penstock.replication.leader import NEVER_MS

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple
 
-from penstock.broker.fetcher import FETCHES_IN_FLIGHT
-from penstock.broker.partition import Partition
+from penstock.broker.partitions.fetcher import FETCHES_IN_FLIGHT
+from penstock.broker.partitions.partition import Partition
 from penstock.kafka.fetch_sessions import FetchSession
 from penstock.model.clock import Clock
 from penstock.model.errors import NotLeader

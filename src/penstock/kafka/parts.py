@@ -7,7 +7,7 @@ in each of its elements, and so on.
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from penstock.broker.turns import Turns
+from penstock.broker.partitions.turns import Turns
 from penstock.model.steps import Steps
 from penstock.wire.schema import Message, Struct
 

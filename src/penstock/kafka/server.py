@@ -12,7 +12,7 @@ from contextlib import suppress
 from struct import Struct
 from typing import Any, Final
 
-from penstock.broker.turns import Turns
+from penstock.broker.partitions.turns import Turns
 from penstock.kafka.connection import Connection
 from penstock.kafka.context import Services, Spawn
 from penstock.kafka.memory import FrameMemory

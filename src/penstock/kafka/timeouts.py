@@ -1,6 +1,6 @@
 """How long an admin request may take."""
 
-from penstock.broker.cluster import DEFAULT_TIMEOUT_MS
+from penstock.broker.controller.cluster import DEFAULT_TIMEOUT_MS
 
 
 def patience_ms(timeout_ms: int) -> int:

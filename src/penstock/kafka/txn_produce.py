@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from penstock.broker.partition import Partition, Topic
-from penstock.broker.verification import Check
+from penstock.broker.coordinators.verification import Check
+from penstock.broker.partitions.partition import Partition, Topic
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
 from penstock.model.errors import BrokerError, ErrorCode, OutOfOrderSequence

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator
 
-from penstock.broker.cluster import Cluster
+from penstock.broker.controller.cluster import Cluster
 from penstock.broker.metrics import BrokerMetrics
-from penstock.broker.partition import Partition
-from penstock.broker.replicas import Replicas
+from penstock.broker.partitions.partition import Partition
+from penstock.broker.partitions.replicas import Replicas
 from penstock.kafka.fetch_sessions import FetchSessions
 from penstock.kafka.memory import FrameMemory
 from penstock.storage.log import Log

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from penstock.broker.partition import Partition
+from penstock.broker.partitions.partition import Partition
 from penstock.model.errors import CorruptBatch
 from penstock.records.batch import BatchHeader, iter_headers, verify
 from penstock.storage.directory import DataDirectory

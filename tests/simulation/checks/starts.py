@@ -5,7 +5,7 @@ A follower takes over what a leader had. Nothing above the high watermark is del
 
 from collections.abc import Callable, Iterable
 
-from penstock.broker.partition import Partition
+from penstock.broker.partitions.partition import Partition
 from penstock.storage.log import Log
 from tests.simulation.mirror import Batch, Mirrors, Place
 

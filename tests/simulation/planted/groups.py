@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from penstock.broker import shard_log
-from penstock.broker.group_shard import GroupShard
-from penstock.broker.partition import Partition
-from penstock.broker.shard import Asked, LogShard
-from penstock.broker.shard_slot import Phase, ShardSlot
-from penstock.broker.shards import Shards
+from penstock.broker.coordinators import shard_log
+from penstock.broker.coordinators.group_shard import GroupShard
+from penstock.broker.coordinators.shard import Asked, LogShard
+from penstock.broker.coordinators.shard_slot import Phase, ShardSlot
+from penstock.broker.coordinators.shards import Shards
+from penstock.broker.partitions.partition import Partition
 from penstock.groups import commits, heartbeats, machine, reconcile
 from penstock.groups import offsets as offsets_module
 from penstock.groups.offsets import Before, Offsets

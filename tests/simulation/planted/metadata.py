@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from penstock.broker.committer import Committer
-from penstock.broker.image_feed import ImageFeed
+from penstock.broker.controller.committer import Committer
+from penstock.broker.membership.image_feed import ImageFeed
 from penstock.metadata.rules import decisions, partition_rules, reassignment_rules, registration
 from penstock.metadata.rules.partition_rules import elected
 from penstock.metadata.rules.registration import POWER_LOSS, PROCESS_CRASH

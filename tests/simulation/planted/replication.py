@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from penstock.broker import fetcher, leading
-from penstock.broker.fetcher import _Followed
-from penstock.broker.hosting import Hosting
-from penstock.broker.isr import IsrKeeper
-from penstock.broker.leading import LeadingPartition
-from penstock.broker.partition import Partition
-from penstock.broker.partition_log import PartitionLog
+from penstock.broker.partitions import fetcher, leading
+from penstock.broker.partitions.fetcher import _Followed
+from penstock.broker.partitions.hosting import Hosting
+from penstock.broker.partitions.isr import IsrKeeper
+from penstock.broker.partitions.leading import LeadingPartition
+from penstock.broker.partitions.log import PartitionLog
+from penstock.broker.partitions.partition import Partition
 from penstock.kafka.fetch_sessions import FetchPartition
 from penstock.kafka.overtaken import Refusals
 from penstock.metadata.rules import isr_changes

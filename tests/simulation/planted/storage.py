@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from penstock.broker.flusher import Flusher
-from penstock.broker.housekeeping import Housekeeping
-from penstock.broker.partition import Partition
+from penstock.broker.maintenance.housekeeping import Housekeeping
+from penstock.broker.partitions.flusher import Flusher
+from penstock.broker.partitions.partition import Partition
 from penstock.model.errors import OutOfResources, StorageFault
 from penstock.records import compaction as records_compaction
 from penstock.records.batch import TRANSACTIONAL_BIT

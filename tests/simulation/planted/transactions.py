@@ -3,11 +3,11 @@
 from contextlib import AbstractContextManager
 from typing import Any
 
-from penstock.broker.marker_sending import _Sending
-from penstock.broker.shard import Asked
-from penstock.broker.transactions import TransactionCoordinator
-from penstock.broker.txn_shard import TxnShard
-from penstock.broker.verification import Verification, _standing
+from penstock.broker.coordinators.marker_sending import _Sending
+from penstock.broker.coordinators.shard import Asked
+from penstock.broker.coordinators.transactions import TransactionCoordinator
+from penstock.broker.coordinators.txn_shard import TxnShard
+from penstock.broker.coordinators.verification import Verification, _standing
 from penstock.groups.offsets import Offsets
 from penstock.model.errors import BrokerError, InvalidProducerEpoch, OutOfOrderSequence
 from penstock.records.batch import NO_SEQUENCE

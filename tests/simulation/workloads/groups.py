@@ -3,8 +3,8 @@
 import asyncio
 from typing import Final
 
-from penstock.broker.coordinator import OFFSETS_TOPIC
-from penstock.broker.shards import partition_for
+from penstock.broker.coordinators.groups import OFFSETS_TOPIC
+from penstock.broker.coordinators.shards import partition_for
 from tests.simulation.checks.groups import GroupHistory, Place, assert_sound
 from tests.simulation.clients.group_classic import ClassicMember
 from tests.simulation.clients.group_client import GroupClient

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from penstock.broker.cluster import Cluster
-from penstock.broker.membership import Identity
+from penstock.broker.controller.cluster import Cluster
+from penstock.broker.controller.election import Identity
 from penstock.metadata.image import TopicImage
 from penstock.metadata.rules.controller import TopicSpec
 from penstock.metadata.sqlite.store import SqliteStore

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Self
 
-from penstock.broker.cluster import Cluster
+from penstock.broker.controller.cluster import Cluster
 from penstock.metadata.image import Endpoint
 from penstock.metadata.rules.controller import TopicSpec
 from penstock.model.errors import BrokerError

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker import cluster, membership
-from penstock.broker.cluster import Cluster
-from penstock.broker.suspicions import Suspicions
+from penstock.broker.controller import cluster
+from penstock.broker.controller import election as membership
+from penstock.broker.controller.cluster import Cluster
+from penstock.broker.membership.suspicions import Suspicions
 from penstock.client.errors import ConnectionRefused
 from penstock.metadata.rules.elections import ElectionKind
 from penstock.metadata.store import Delete

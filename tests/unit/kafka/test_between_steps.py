@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.turns import Turns
+from penstock.broker.partitions.turns import Turns
 from penstock.records.builder import build_batch
 from penstock.records.compression import Codec
 from penstock.records.record import Record

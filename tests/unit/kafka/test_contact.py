@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.fetcher import FETCHES_IN_FLIGHT
-from penstock.broker.partition import Partition
+from penstock.broker.partitions.fetcher import FETCHES_IN_FLIGHT
+from penstock.broker.partitions.partition import Partition
 from penstock.kafka.contact import check_contact
 from penstock.kafka.context import Context
 from penstock.kafka.handlers import produce

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.partition import Partition
+from penstock.broker.partitions.partition import Partition
 from penstock.kafka.security import Operation, ResourceType
 from penstock.metadata.image import PartitionImage
 from penstock.model.errors import ErrorCode

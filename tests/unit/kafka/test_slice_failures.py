@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.partition import Partition
+from penstock.broker.partitions.partition import Partition
 from penstock.kafka import slices
 from penstock.metadata.image import PartitionImage
 from penstock.model.errors import BrokerError, ErrorCode

@@ -16,13 +16,13 @@ import psutil
 import pytest
 import uvloop
 
-from penstock.broker.cluster import Cluster
-from penstock.broker.coordinator import GroupCoordinator
-from penstock.broker.hosting import Hosting
-from penstock.broker.housekeeping import Housekeeping
-from penstock.broker.membership import Membership
-from penstock.broker.replicas import Replicas
-from penstock.broker.transactions import TransactionCoordinator
+from penstock.broker.controller.cluster import Cluster
+from penstock.broker.controller.election import Membership
+from penstock.broker.coordinators.groups import GroupCoordinator
+from penstock.broker.coordinators.transactions import TransactionCoordinator
+from penstock.broker.maintenance.housekeeping import Housekeeping
+from penstock.broker.partitions.hosting import Hosting
+from penstock.broker.partitions.replicas import Replicas
 from penstock.http.server import HttpServer
 from penstock.kafka.handlers import write_txn_markers
 from penstock.kafka.server import Listener

@@ -1,6 +1,6 @@
 """DeleteRecords: the start of partitions moves forward; what lay before it is gone for every reader."""
 
-from penstock.broker.partition import Topic
+from penstock.broker.partitions.partition import Topic
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
 from penstock.model.errors import BrokerError, ErrorCode

@@ -5,8 +5,8 @@ Version 5 adds whether the directory is cordoned, which is the case when the bro
 
 from collections.abc import Iterator
 
-from penstock.broker.disk_usage import disk_usage
-from penstock.broker.partition import Partition
+from penstock.broker.partitions.disk_usage import disk_usage
+from penstock.broker.partitions.partition import Partition
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
 from penstock.metadata.rules.cordons import is_cordoned

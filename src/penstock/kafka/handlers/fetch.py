@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import Awaitable
 from typing import NamedTuple
 
-from penstock.broker.partition import Partition, Read
-from penstock.broker.turns import Turns
-from penstock.broker.waiters import Waiter
+from penstock.broker.partitions.partition import Partition, Read
+from penstock.broker.partitions.turns import Turns
+from penstock.broker.partitions.waiters import Waiter
 from penstock.kafka import leader_hints
 from penstock.kafka.answers import COPIED_SLICE_BYTES
 from penstock.kafka.closest_replica import Redirect, closest_replica

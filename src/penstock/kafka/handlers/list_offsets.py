@@ -3,7 +3,7 @@
 from collections.abc import Awaitable
 from typing import Final, NamedTuple
 
-from penstock.broker.partition import Partition
+from penstock.broker.partitions.partition import Partition
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
 from penstock.model.errors import BrokerError, ErrorCode, StorageFault

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Final, NamedTuple
 
-from penstock.broker.partition import Partition, Topic
+from penstock.broker.partitions.partition import Partition, Topic
 from penstock.kafka.context import Context
 from penstock.kafka.security import Operation, ResourceType
 from penstock.model.errors import BrokerError, ErrorCode

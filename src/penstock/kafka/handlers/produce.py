@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from penstock.broker.partition import Partition, Topic
+from penstock.broker.partitions.partition import Partition, Topic
 from penstock.kafka import leader_hints, txn_produce
 from penstock.kafka.api import Together
 from penstock.kafka.contact import check_contact

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Final
 
-from penstock.broker.markers import Ending
-from penstock.broker.transactions import STATE_TOPIC
+from penstock.broker.coordinators.markers import Ending
+from penstock.broker.coordinators.transactions import STATE_TOPIC
 from penstock.kafka.context import Context
 from penstock.kafka.security import CLUSTER_NAME, Operation, ResourceType
 from penstock.model.errors import BrokerError, ErrorCode

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.partition import Partition
+from penstock.broker.partitions.partition import Partition
 from penstock.kafka.handlers import fetch as fetch_module
 from penstock.kafka.security import Operation, ResourceType
 from penstock.model.errors import BrokerError, ErrorCode, StorageFault
@@ -34,7 +34,7 @@ from tests.support.readers import (
     told_of,
     watchers,
 )
-from tests.unit.broker.test_partition import end, transactional
+from tests.unit.broker.partitions.test_partition import end, transactional
 from tests.unit.storage.logs import FaultyDisk, headers, scratch
 
 LONG_MS = 600_000

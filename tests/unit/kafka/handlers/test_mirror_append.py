@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.markers import Ending
+from penstock.broker.coordinators.markers import Ending
 from penstock.kafka.security import Operation, ResourceType
 from penstock.metadata.image import PartitionImage
 from penstock.metadata.rules.config_changes import ConfigOp, Op, Resource

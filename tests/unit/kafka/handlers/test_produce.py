@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.partition import Partition
+from penstock.broker.partitions.partition import Partition
 from penstock.kafka.handlers import produce
 from penstock.kafka.hangup import HangUp
 from penstock.kafka.security import Operation, ResourceType

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.partition import Partition
-from penstock.broker.topic import Mirror
+from penstock.broker.partitions.partition import Partition
+from penstock.broker.partitions.topic import Mirror
 from penstock.kafka.handlers import produce
 from penstock.kafka.security import Operation, ResourceType
 from penstock.model.errors import BrokerError, DiskFull, ErrorCode

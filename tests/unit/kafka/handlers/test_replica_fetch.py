@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.partition import Partition
-from penstock.broker.throttles import Throttles
+from penstock.broker.partitions.partition import Partition
+from penstock.broker.partitions.throttles import Throttles
 from penstock.kafka.promise import Promise
 from penstock.metadata.image import BrokerInfo, PartitionImage
 from penstock.model.errors import BrokerError, ErrorCode

@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.broker.shards import partition_for
+from penstock.broker.coordinators.shards import partition_for
 from penstock.kafka.security import Operation, ResourceType
 from penstock.metadata.rules.feature_levels import LevelChange, UpgradeType
 from penstock.model.errors import ErrorCode

@@ -1,0 +1,1 @@
+"""The controller: its decisions, their commits, and the requests that reach it."""

@@ -1,0 +1,1 @@
+"""The group and transaction coordinators, on the partitions that keep their state."""

@@ -1,0 +1,1 @@
+"""Partitions and their replicas on this broker: append, read, replicate, make durable."""
