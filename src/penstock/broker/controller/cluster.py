@@ -75,7 +75,7 @@ class Cluster(Delegation):
         )
         self._upkeep.avoid(lambda: duties.suspicions.avoided)
         self._membership = Membership(store, feed, self._committer, self._session, duties, happened)
-        self._heartbeats = Heartbeats(self, self._session, duties, self.peers)
+        self._heartbeats = Heartbeats(self, self._session, self.peers, duties.receive)
         self._departed = Departed()
         self.on_change(lambda delta: self._departed.take(self.image, delta))
         self._witness = Witness(store, self, self._session, self.peers, spawn)
@@ -227,7 +227,7 @@ class Cluster(Delegation):
         return await super().decide_isrs(request)
 
     def heartbeat(self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
-        return self._heartbeats.receive(request)
+        return self._duties.receive(request)
 
     def last_report(self, broker_id: int) -> Report | None:
         """What another broker last reported to this one as the controller; None at any other broker."""

@@ -27,6 +27,10 @@ from penstock.metadata.rules.registration import (
 from penstock.metadata.store import Revision
 from penstock.metadata.values import registration_key
 from penstock.model.errors import BrokerError, ErrorCode
+from penstock.wire.messages.broker_heartbeat import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +80,7 @@ class Duties:
             int, int
         ] = {}  # sessions that may be left over, or of a cluster that ran before us
         self._waits_until_s = 0.0
-        self.suspicions: Final = Suspicions(view, committer, wake)
+        self.suspicions: Final = Suspicions(view, committer.commit_fast, wake)
         view.on_change(self._notice)
 
     async def begin(self, *, is_cold: bool) -> None:
@@ -126,6 +130,22 @@ class Duties:
         return self._view.image
 
     # what brokers report
+
+    def receive(self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
+        """Note a broker's heartbeat, with the leaders that it cannot fetch from."""
+        standing = self.heartbeat(
+            request.broker_id,
+            request.broker_epoch,
+            request.current_metadata_offset,
+            wants_to_leave=request.want_shut_down,
+            has_failed=request.want_fence,
+        )
+        self.suspicions.heard(request.broker_id, request.broker_epoch, request.unreachable_leaders)
+        return BrokerHeartbeatResponse(
+            is_caught_up=standing.is_caught_up,
+            is_fenced=standing.is_fenced,
+            should_shut_down=standing.should_shut_down,
+        )
 
     def heartbeat(
         self,

@@ -5,7 +5,6 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from penstock.broker.controller.duties import Duties
 from penstock.broker.membership.peers import Peers
 from penstock.broker.membership.session import Session
 from penstock.broker.membership.view import View
@@ -24,12 +23,17 @@ _TIMEOUT_MS: Final = 2_000
 _LEAVING_PAUSE_S: Final = 0.05
 
 
+Receive = Callable[[BrokerHeartbeatRequest], BrokerHeartbeatResponse]
+
+
 class Heartbeats:
-    def __init__(self, view: View, session: Session, duties: Duties, peers: Peers) -> None:
+    """`receive` handles the heartbeat of this broker while it is the controller itself."""
+
+    def __init__(self, view: View, session: Session, peers: Peers, receive: Receive) -> None:
         self._view = view
         self._session = session
-        self._duties = duties
         self._peers = peers
+        self._receive = receive
         self.heard_s = 0.0  # when this controller last answered, or took office
         self._due = asyncio.Event()
         self._beating: asyncio.Timeout | None = None
@@ -77,24 +81,6 @@ class Heartbeats:
             _log.warning("not-handed-over broker=%d limit-s=%g", self._view.broker_id, limit_s)
         return False
 
-    def receive(self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
-        """As the controller."""
-        standing = self._duties.heartbeat(
-            request.broker_id,
-            request.broker_epoch,
-            request.current_metadata_offset,
-            wants_to_leave=request.want_shut_down,
-            has_failed=request.want_fence,
-        )
-        self._duties.suspicions.heard(
-            request.broker_id, request.broker_epoch, request.unreachable_leaders
-        )
-        return BrokerHeartbeatResponse(
-            is_caught_up=standing.is_caught_up,
-            is_fenced=standing.is_fenced,
-            should_shut_down=standing.should_shut_down,
-        )
-
     def _notice(self, delta: Delta) -> None:
         """Who waits to be admitted says at once that it knows of its registration; so does who hears of
         a new controller."""
@@ -122,7 +108,7 @@ class Heartbeats:
         )
         try:
             if image.controller_id == self._view.broker_id:
-                return self.receive(request)
+                return self._receive(request)
             if image.controller_id is None:
                 return None
             return await self._sent(image.controller_id, request)

@@ -7,10 +7,9 @@ brokers is itself the one that is cut off, and leaves the office to another.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from penstock.broker.controller.committer import Committer
 from penstock.broker.membership.view import View
 from penstock.metadata.rules.decisions import Decision
 from penstock.metadata.rules.gray_failures import (
@@ -21,6 +20,9 @@ from penstock.metadata.rules.gray_failures import (
 )
 
 _log = logging.getLogger(__name__)
+
+Decide = Callable[[], Sequence[Decision[None]]]
+Commit = Callable[[Decide], Awaitable[Sequence[Decision[None]]]]
 
 _FRESH_S: Final = 2.0  # in which what a broker said still holds
 _UNHEARD_TTLS: Final = 1.25  # sessions that could have ended meanwhile
@@ -40,11 +42,14 @@ class _Heard(NamedTuple):
 
 
 class Suspicions:
-    """Only the controller has any. The event loop is its only caller."""
+    """Only the controller has any. The event loop is its only caller.
 
-    def __init__(self, view: View, committer: Committer, wake: Callable[[], None]) -> None:
+    `commit` puts the controller's decisions into the store; `wake` brings about the next `attend`.
+    """
+
+    def __init__(self, view: View, commit: Commit, wake: Callable[[], None]) -> None:
         self._view = view
-        self._committer = committer
+        self._commit = commit
         self._wake = wake
         self._heard: dict[int, _Heard] = {}
         self._moved_s: dict[Place, float] = {}
@@ -102,7 +107,7 @@ class Suspicions:
             moves = self._moves()
             return moves.decisions or [Decision(None)]
 
-        await self._committer.commit_fast(decide)
+        await self._commit(decide)
         now_s = self._now_s()
         self._moved_s |= dict.fromkeys(moves.leaders, now_s)
         for broker_id, count in Counter(moves.leaders.values()).items():

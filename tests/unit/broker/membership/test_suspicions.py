@@ -25,7 +25,7 @@ class Office:
         self.now_s = 1000.0
         self.woken = 0
         its: Any = self
-        self.suspicions = Suspicions(its, its, self.wake)
+        self.suspicions = Suspicions(its, self.commit_fast, self.wake)
         self.suspicions.begin()
 
     @property
