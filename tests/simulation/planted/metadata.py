@@ -58,8 +58,8 @@ def restarts_keep_the_epoch(probe: Probe) -> Planted:
 def eligible_replicas_stay_eligible(probe: Probe) -> Planted:
     """A replica outside the ISR stays eligible while others commit without it (KIP-966)."""
 
-    def standing(original: Any, partition: Any, law: Any) -> Any:
-        probe.deviates(partition.elr != original(partition, law))
+    def standing(original: Any, partition: Any, settings: Any) -> Any:
+        probe.deviates(partition.elr != original(partition, settings))
         return partition.elr
 
     return replaced_everywhere(probe, partition_rules, "standing_elr", standing)
@@ -93,8 +93,8 @@ def unclean_elections_are_not_told(probe: Probe) -> Planted:
 def moves_end_early(probe: Probe) -> Planted:
     """O2: replicas are taken away before the added ones are in sync."""
 
-    def completed(original: Any, before: Any, after: Any, able: Any, law: Any) -> Any:
-        right = original(before, after, able, law)
+    def completed(original: Any, before: Any, after: Any, able: Any, settings: Any) -> Any:
+        right = original(before, after, able, settings)
         isr = tuple(it for it in after.isr if it not in after.removing)
         if not after.removing or not isr or right.replicas == reassignment_rules.target(after):
             return right
@@ -104,7 +104,7 @@ def moves_end_early(probe: Probe) -> Planted:
         if moved.leader not in isr:
             moved = elected(moved, able, unclean=False)
         probe.deviates()
-        return partition_rules.settled(before, moved, law)
+        return partition_rules.settled(before, moved, settings)
 
     return replaced_everywhere(probe, reassignment_rules, "completed", completed)
 
@@ -112,12 +112,15 @@ def moves_end_early(probe: Probe) -> Planted:
 def added_replicas_count_at_once(probe: Probe) -> Planted:
     """O2: a move ends with its new replicas in the ISR, whether they have caught up or not."""
 
-    def completed(original: Any, before: Any, after: Any, able: Any, law: Any) -> Any:
-        right = original(before, after, able, law)
+    def completed(original: Any, before: Any, after: Any, able: Any, settings: Any) -> Any:
+        right = original(before, after, able, settings)
         if not reassignment_rules.is_moving(right):
             return right
         found = original(
-            before, after._replace(isr=tuple(dict.fromkeys((*after.isr, *after.adding)))), able, law
+            before,
+            after._replace(isr=tuple(dict.fromkeys((*after.isr, *after.adding)))),
+            able,
+            settings,
         )
         probe.deviates(found != right)
         return found

@@ -5,10 +5,10 @@ from typing import Any, Final, NamedTuple
 
 from penstock.metadata.image import ChunkId, ClusterImage
 from penstock.metadata.rules.decisions import Decision, chunk_change
-from penstock.metadata.rules.partition_rules import Electorate, Law
+from penstock.metadata.rules.partition_rules import ElectionContext, ElectionSettings
 from penstock.metadata.values import PartitionImage
 
-Step = Callable[[PartitionImage, Law], PartitionImage]
+Step = Callable[[PartitionImage, ElectionSettings], PartitionImage]
 
 _UNTOUCHED: Final = 3
 
@@ -26,19 +26,19 @@ class _Case(NamedTuple):
 
 
 def rewrite(
-    image: ClusterImage, chunks: Iterable[ChunkId], electorate: Electorate, step: Step
+    image: ClusterImage, chunks: Iterable[ChunkId], context: ElectionContext, step: Step
 ) -> list[Decision[None]]:
     """A decision for each chunk that changes: internal topics, then partitions without a leader, then the others.
 
     Its benchmark is benchmarks/elections.py.
     """
-    memos: dict[Law, dict[Any, _Case]] = {}
+    memos: dict[ElectionSettings, dict[Any, _Case]] = {}
     ranked: list[list[Decision[None]]] = [[], [], [], []]
     for chunk in chunks:
         topic = image.topics_by_id.get(chunk[0])
-        law = electorate.law(topic)
-        memo = memos.setdefault(law, {})
-        urgency, partitions = _stepped(image.chunk(*chunk), law, step, memo)
+        settings = context.settings(topic)
+        memo = memos.setdefault(settings, {})
+        urgency, partitions = _stepped(image.chunk(*chunk), settings, step, memo)
         if urgency < _UNTOUCHED:
             is_first = urgency < 2 and topic is not None and topic.is_internal
             rank = 0 if is_first else urgency + 1
@@ -47,7 +47,10 @@ def rewrite(
 
 
 def _stepped(
-    partitions: Sequence[PartitionImage], law: Law, step: Step, memo: dict[Any, _Case]
+    partitions: Sequence[PartitionImage],
+    settings: ElectionSettings,
+    step: Step,
+    memo: dict[Any, _Case],
 ) -> tuple[int, list[PartitionImage]]:
     """The lowest urgency, and the partitions after the step."""
     after = []
@@ -56,7 +59,7 @@ def _stepped(
         situation = partition[0], partition[3:-1]
         case = memo.get(situation)
         if case is None:
-            case = memo[situation] = _case(partition, law, step)
+            case = memo[situation] = _case(partition, settings, step)
         urgency, leader, leader_epoch_step, is_unclean, rest = case
         if urgency == _UNTOUCHED:
             after.append(partition)
@@ -70,14 +73,14 @@ def _stepped(
     return lowest, after
 
 
-def _case(before: PartitionImage, law: Law, step: Step) -> _Case:
-    after = step(before, law)
+def _case(before: PartitionImage, settings: ElectionSettings, step: Step) -> _Case:
+    after = step(before, settings)
     if after is before:
         return _Case(_UNTOUCHED, 0, 0, False, ())
     if after.leader_epoch == before.leader_epoch:
         urgency = 2
     else:
-        urgency = int(len(after.isr) >= law.least(after))
+        urgency = int(len(after.isr) >= settings.least(after))
     is_unclean = after.unclean_epoch != before.unclean_epoch
     epoch_step = after.leader_epoch - before.leader_epoch
     return _Case(urgency, after.leader, epoch_step, is_unclean, after[3:-1])

@@ -12,7 +12,7 @@ from penstock.metadata.image import ClusterImage
 from penstock.metadata.rules.controller import find_topic
 from penstock.metadata.rules.decisions import Decision, unchanged
 from penstock.metadata.rules.elections import clear_stale_elrs
-from penstock.metadata.rules.partition_rules import Laws
+from penstock.metadata.rules.partition_rules import ElectionSettingsCache
 from penstock.metadata.rules.promotions import check_may_mirror, promotion_after, topic_write
 from penstock.metadata.store import Delete, Put, Write
 from penstock.metadata.values import broker_config_key, encode, group_config_key, topic_config_key
@@ -151,8 +151,8 @@ def _topic_target(image: ClusterImage, name: str, layers: BrokerLayers) -> _Targ
         return found if found is not None else setting.render(setting.default) or ""
 
     def elrs(overrides: Mapping[str, str]) -> Sequence[Decision[None]]:
-        laws = Laws(layers.in_force)
-        return clear_stale_elrs(image, laws, [topic._replace(config=overrides)])
+        settings_cache = ElectionSettingsCache(layers.in_force)
+        return clear_stale_elrs(image, settings_cache, [topic._replace(config=overrides)])
 
     def write(overrides: Mapping[str, str]) -> Write:
         return topic_write(name, overrides, promotion_after(image, topic, overrides))
@@ -181,7 +181,9 @@ def _broker_target(image: ClusterImage, name: str, layers: BrokerLayers) -> _Tar
         _check_brokers(image, in_force(overrides))
 
     def elrs(overrides: Mapping[str, str]) -> Sequence[Decision[None]]:
-        return clear_stale_elrs(image, Laws(in_force(overrides)), image.topics.values())
+        return clear_stale_elrs(
+            image, ElectionSettingsCache(in_force(overrides)), image.topics.values()
+        )
 
     key, present = broker_config_key(name), image.broker_configs.get(name, {})
 

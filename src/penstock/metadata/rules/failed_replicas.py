@@ -10,7 +10,13 @@ from penstock.metadata.image import ClusterImage
 from penstock.metadata.rules.decisions import Rules
 from penstock.metadata.rules.isr_changes import check_session
 from penstock.metadata.rules.partition_edits import Answers, Edits
-from penstock.metadata.rules.partition_rules import Electorate, Law, elected, settled, without
+from penstock.metadata.rules.partition_rules import (
+    ElectionContext,
+    ElectionSettings,
+    elected,
+    settled,
+    without,
+)
 from penstock.metadata.values import PartitionImage
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.ids import TopicPartition
@@ -28,16 +34,16 @@ def fail_replicas(
     The last replica that can be had stays: there is none to rebuild it from.
     """
     check_session(image, broker_id, broker_epoch)
-    electorate = Electorate(image, rules)
+    context = ElectionContext(image, rules)
     edits = Edits(image)
     errors: dict[TopicPartition, BrokerError | None] = {}
     for at, is_lost in partitions.items():
         try:
             topic, before = edits.find(at)
-            able, law = electorate.able, electorate.law(topic)
+            able, settings = context.able, context.settings(topic)
             if before.leader == broker_id and not is_lost:
-                _check_others(at, before, broker_id, law)
-            after = deprived(before, broker_id, able, law, reelected=is_lost)
+                _check_others(at, before, broker_id, settings)
+            after = deprived(before, broker_id, able, settings, reelected=is_lost)
             if after is None:
                 raise BrokerError(
                     f"no other replica of {list(before.replicas)} has all that is committed",
@@ -50,10 +56,12 @@ def fail_replicas(
     return Answers(edits.decisions(), errors)
 
 
-def _check_others(at: TopicPartition, before: PartitionImage, broker_id: int, law: Law) -> None:
+def _check_others(
+    at: TopicPartition, before: PartitionImage, broker_id: int, settings: ElectionSettings
+) -> None:
     """A leader that yields has all that is committed: with too few others in sync it must stay eligible."""
     others = [it for it in before.isr if it != broker_id]
-    least = law.least(before)
+    least = settings.least(before)
     if len(others) < least:
         raise BrokerError(
             f"{at} keeps its leader, broker {broker_id}: without it {others} are in sync, and"
@@ -66,17 +74,17 @@ def deprived(
     before: PartitionImage,
     broker_id: int,
     able: frozenset[int],
-    law: Law,
+    settings: ElectionSettings,
     *,
     reelected: bool = False,
 ) -> PartitionImage | None:
     """The partition without a replica whose data is not what it was; None where no other has all that is committed."""
     if broker_id not in (*before.isr, *before.elr):
-        return settled(before, before, law, reelected=reelected)
-    after = without(before, broker_id, law, intact=False)
+        return settled(before, before, settings, reelected=reelected)
+    after = without(before, broker_id, settings, intact=False)
     if not after.isr and not after.elr:
         return None
     after = after._replace(elr=tuple(it for it in after.elr if it != broker_id))
     if before.leader == broker_id or not after.isr:
         after = elected(after, able - {broker_id}, unclean=False)
-    return settled(before, after, law, reelected=reelected)
+    return settled(before, after, settings, reelected=reelected)

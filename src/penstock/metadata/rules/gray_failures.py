@@ -10,7 +10,12 @@ from typing import NamedTuple
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.rules.decisions import Decision, Rules
 from penstock.metadata.rules.partition_edits import Edits
-from penstock.metadata.rules.partition_rules import Electorate, Law, settled, without
+from penstock.metadata.rules.partition_rules import (
+    ElectionContext,
+    ElectionSettings,
+    settled,
+    without,
+)
 from penstock.metadata.values import CHUNK_PARTITIONS, PartitionImage
 from penstock.model.ids import TopicId
 
@@ -37,7 +42,7 @@ class Moves(NamedTuple):
 
 def replace_unreachable_leaders(image: ClusterImage, rules: Rules, evidence: Evidence) -> Moves:
     """Decisions that move the lead from those who are out of reach to those who are not, where that helps."""
-    electorate = Electorate(image, rules)
+    context = ElectionContext(image, rules)
     edits = Edits(image)
     leaders: dict[Place, int] = {}
     for suspect in sorted(evidence.suspects):
@@ -45,11 +50,11 @@ def replace_unreachable_leaders(image: ClusterImage, rules: Rules, evidence: Evi
             topic = image.topics_by_id.get(topic_id)
             if topic is None:
                 continue
-            law = electorate.law(topic)
+            settings = context.settings(topic)
             first = chunk * CHUNK_PARTITIONS
             for number, before in enumerate(image.chunk(topic_id, chunk), first):
                 if before.leader == suspect and (topic_id, number) not in evidence.spared:
-                    after = _replaced(before, evidence, electorate.able, law)
+                    after = _replaced(before, evidence, context.able, settings)
                     if after is not before:
                         edits.put(topic, number, after)
                         leaders[topic_id, number] = suspect
@@ -57,7 +62,7 @@ def replace_unreachable_leaders(image: ClusterImage, rules: Rules, evidence: Evi
 
 
 def _replaced(
-    before: PartitionImage, evidence: Evidence, able: frozenset[int], law: Law
+    before: PartitionImage, evidence: Evidence, able: frozenset[int], settings: ElectionSettings
 ) -> PartitionImage:
     leader, heard = before.leader, evidence.accusations
     others = [it for it in before.replicas if it != leader and it in before.isr and it in able]
@@ -66,11 +71,13 @@ def _replaced(
         it for it in others if it in heard and not any(it in heard.get(by, ()) for by in others)
     ]
     if others and accusers == others:
-        if sound and len(others) >= law.least(before):
-            return settled(before, without(before, leader, law)._replace(leader=sound[0]), law)
+        if sound and len(others) >= settings.least(before):
+            return settled(
+                before, without(before, leader, settings)._replace(leader=sound[0]), settings
+            )
         return before
     if leader in (evidence.unheard if accusers else evidence.long_unheard):
         fit = [it for it in sound if it not in accusers]  # where it goes on as a follower
         if fit:
-            return settled(before, before._replace(leader=fit[0]), law)
+            return settled(before, before._replace(leader=fit[0]), settings)
     return before

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from penstock.metadata.image import ChunkId, ClusterImage, TopicImage
 from penstock.metadata.rules.decisions import Decision, Rules, chunk_change
-from penstock.metadata.rules.partition_rules import Electorate, standing_elr
+from penstock.metadata.rules.partition_rules import ElectionContext, standing_elr
 from penstock.metadata.rules.reassignment_rules import completed_alone
 from penstock.metadata.store import Compare, Revision
 from penstock.metadata.values import CHUNK_PARTITIONS, PartitionImage, live_key
@@ -52,7 +52,7 @@ def alter_partition(
     change) is to be answered with NEW_LEADER_ELECTED.
     """
     check_session(image, broker_id, broker_epoch)
-    asked = _Asked(image, Electorate(image, rules), broker_id)
+    asked = _Asked(image, ElectionContext(image, rules), broker_id)
     outcomes: list[Outcome] = []
     written: set[ChunkId] = set()
     first = 0
@@ -91,9 +91,9 @@ def _later(run: Sequence[IsrChange]) -> list[Outcome]:
 class _Asked:
     """One leader's request."""
 
-    def __init__(self, image: ClusterImage, electorate: Electorate, broker_id: int) -> None:
+    def __init__(self, image: ClusterImage, context: ElectionContext, broker_id: int) -> None:
         self._image = image
-        self._electorate = electorate
+        self._context = context
         self._broker_id = broker_id
 
     def decide(self, chunk: ChunkId, run: Sequence[IsrChange]) -> list[Outcome]:
@@ -192,15 +192,15 @@ class _Asked:
     def _altered(self, before: PartitionImage, change: IsrChange) -> PartitionImage:
         if _is_done(before, change):
             return before
-        topic, laws = self._topic(change), self._electorate.laws
-        law = laws.of(topic)
+        topic, settings_cache = self._topic(change), self._context.settings_cache
+        settings = settings_cache.of(topic)
         wanted = {member.broker_id for member in change.new_isr}
         isr = tuple(broker_id for broker_id in before.replicas if broker_id in wanted)
         left = tuple(broker_id for broker_id in before.isr if broker_id not in wanted)
         after = before._replace(
-            isr=isr, elr=(*standing_elr(before, law), *left), recovering=change.recovering
+            isr=isr, elr=(*standing_elr(before, settings), *left), recovering=change.recovering
         )
-        return completed_alone(topic, change.partition, after, self._electorate.able, laws)
+        return completed_alone(topic, change.partition, after, self._context.able, settings_cache)
 
     def _sessions(self, before: PartitionImage, change: IsrChange) -> list[Compare]:
         """C2 (c): an addition holds only for the session in which the leader saw the replica catch up."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from penstock.metadata.image import ChunkId, ClusterImage, TopicImage
 from penstock.metadata.rules.decisions import Decision, chunk_change
-from penstock.metadata.rules.partition_rules import Laws, settled, standing_elr
+from penstock.metadata.rules.partition_rules import ElectionSettingsCache, settled, standing_elr
 from penstock.metadata.values import CHUNK_PARTITIONS, PartitionImage
 from penstock.model.errors import BrokerError, UnknownTopicOrPartition
 from penstock.model.ids import TopicId, TopicPartition
@@ -46,17 +46,20 @@ class Edits:
             self._chunks[chunk] = list(self._image.chunk(*chunk))
         self._chunks[chunk][number % CHUNK_PARTITIONS] = partition
 
-    def keep_laws(self, laws: Laws) -> None:
-        """Where a topic's number of replicas changed and its law with it: eligible is who is so by both laws."""
+    def recompute_elrs(self, settings_cache: ElectionSettingsCache) -> None:
+        """Keep a replica eligible only under both the old and the new settings of its topic.
+
+        The settings change with the topic's number of replicas.
+        """
         for old, partitions in list(self._topics.values()):
             new = old._replace(partitions=tuple(partitions))
-            law, new_law = laws.of(old), laws.of(new)
-            if new_law != law:
+            settings, new_settings = settings_cache.of(old), settings_cache.of(new)
+            if new_settings != settings:
                 for number, partition in enumerate(new.partitions):
-                    kept = partition._replace(elr=standing_elr(partition, law))
-                    self.put(old, number, settled(old.partitions[number], kept, new_law))
+                    kept = partition._replace(elr=standing_elr(partition, settings))
+                    self.put(old, number, settled(old.partitions[number], kept, new_settings))
 
     def decisions(self) -> list[Decision[None]]:
-        """The first chunk of a topic comes after the others: the law of the topic may change with it."""
+        """The first chunk of a topic comes last: the settings of the topic may change with it."""
         order = sorted(self._chunks, key=lambda chunk: -chunk[1])
         return [chunk_change(self._image, chunk, self._chunks[chunk]) for chunk in order]

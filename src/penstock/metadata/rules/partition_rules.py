@@ -11,7 +11,7 @@ from penstock.model.configs import resolve_topic_config
 NOBODY = -1
 
 
-class Law(NamedTuple):
+class ElectionSettings(NamedTuple):
     """The settings of a topic that bear on elections."""
 
     min_isr: int  # as set; a partition with fewer replicas is held to those
@@ -27,30 +27,30 @@ def effective_min_isr(min_isr: int, partition: PartitionImage) -> int:
     return min(min_isr, partition.replication_factor)
 
 
-class Laws:
-    """The law of each topic, as the leaders of its partitions see it too. Topics with equal settings share one."""
+class ElectionSettingsCache:
+    """Resolve each topic's election settings once. Topics with equal settings share one object."""
 
     def __init__(self, broker_defaults: Mapping[str, str]) -> None:
         self._defaults = broker_defaults
-        self._known: dict[tuple[frozenset[tuple[str, str]], int], Law] = {}
+        self._known: dict[tuple[frozenset[tuple[str, str]], int], ElectionSettings] = {}
 
-    def of(self, topic: TopicImage | None) -> Law:
-        """None: of a topic that is being created."""
+    def of(self, topic: TopicImage | None) -> ElectionSettings:
+        """`None` means a topic that is being created."""
         overrides: Mapping[str, str] = topic.config if topic else {}
         key = frozenset(overrides.items()), topic.replication_factor if topic else 1
-        law = self._known.get(key)
-        if law is None:
+        settings = self._known.get(key)
+        if settings is None:
             config = resolve_topic_config(overrides, self._defaults, replication_factor=key[1])
-            law = self._known[key] = Law(
+            settings = self._known[key] = ElectionSettings(
                 config.min_insync_replicas,
                 config.unclean_leader_election_enable,
                 config.flush_messages == 1,
             )
-        return law
+        return settings
 
 
-class Electorate:
-    """Who may lead, and by which laws: the state of the cluster that one decision rests on."""
+class ElectionContext:
+    """The brokers that may lead and the settings of topics, as one decision sees them."""
 
     def __init__(
         self,
@@ -65,25 +65,25 @@ class Electorate:
             able.add(joining)
         able.discard(NOBODY if leaving is None else leaving)
         self.able = frozenset(able)
-        self.laws = Laws(rules.broker_defaults)
+        self.settings_cache = ElectionSettingsCache(rules.broker_defaults)
 
-    def law(self, topic: TopicImage | None) -> Law:
-        return self.laws.of(topic)
+    def settings(self, topic: TopicImage | None) -> ElectionSettings:
+        return self.settings_cache.of(topic)
 
 
-def standing_elr(partition: PartitionImage, law: Law) -> tuple[int, ...]:
+def standing_elr(partition: PartitionImage, settings: ElectionSettings) -> tuple[int, ...]:
     """Those out of sync that lack nothing committed: none, once the ISR is large enough to commit without them.
 
-    Also when the law became milder only after the ELR was written.
+    This also holds when the settings became milder after the ELR was written.
     """
-    return () if len(partition.isr) >= law.least(partition) else partition.elr
+    return () if len(partition.isr) >= settings.least(partition) else partition.elr
 
 
 def without(
-    partition: PartitionImage, broker_id: int, law: Law, *, intact: bool = True
+    partition: PartitionImage, broker_id: int, settings: ElectionSettings, *, intact: bool = True
 ) -> PartitionImage:
     """E2: who leaves the ISR stays eligible unless enough others are in sync, or its data is not what it was."""
-    elr = standing_elr(partition, law)
+    elr = standing_elr(partition, settings)
     if not intact:
         elr = tuple(member for member in elr if member != broker_id)
     elif broker_id in partition.isr:
@@ -115,13 +115,17 @@ def elected(partition: PartitionImage, able: frozenset[int], *, unclean: bool) -
 
 
 def settled(
-    before: PartitionImage, after: PartitionImage, law: Law, *, reelected: bool = False
+    before: PartitionImage,
+    after: PartitionImage,
+    settings: ElectionSettings,
+    *,
+    reelected: bool = False,
 ) -> PartitionImage:
     """`after` as it is written: the ELR by E2, the epochs by C3. `before` itself if nothing changes."""
     elr = tuple(
         member
         for member in after.replicas
-        if member in standing_elr(after, law) and member not in after.isr
+        if member in standing_elr(after, settings) and member not in after.isr
     )
     gone = after.last_known_elr if after.leader == NOBODY else ()
     known = tuple(member for member in after.replicas if member in gone)

@@ -6,7 +6,12 @@ from penstock.metadata.image import ClusterImage
 from penstock.metadata.rules.cordons import CORDON, cordoned
 from penstock.metadata.rules.decisions import Decision, Rules
 from penstock.metadata.rules.partition_edits import Answers, Edits
-from penstock.metadata.rules.partition_rules import Electorate, Law, elected, settled
+from penstock.metadata.rules.partition_rules import (
+    ElectionContext,
+    ElectionSettings,
+    elected,
+    settled,
+)
 from penstock.metadata.rules.reassignment_rules import completed, is_moving
 from penstock.metadata.values import PartitionImage
 from penstock.model.errors import BrokerError, ErrorCode
@@ -34,37 +39,37 @@ def alter_reassignments(
 
     What can be done at once is done at once: a new order, and replicas that are only taken away.
     """
-    electorate = Electorate(image, rules)
+    context = ElectionContext(image, rules)
     edits = Edits(image)
     errors: dict[TopicPartition, BrokerError | None] = {}
     for at, replicas in targets.items():
         try:
             topic, before = edits.find(at)
-            law = electorate.law(topic)
+            settings = context.settings(topic)
             if replicas is None:
-                after = _called_off(at, before, electorate.able, law)
+                after = _called_off(at, before, context.able, settings)
             else:
                 _check_target(image, at, before, replicas)
                 if not allow_factor_change:
                     _check_factor(at, before, replicas)
-                after = _sent(at, before, tuple(replicas), electorate.able, law)
+                after = _sent(at, before, tuple(replicas), context.able, settings)
             edits.put(topic, at.partition, after)
             errors[at] = None
         except BrokerError as error:
             errors[at] = error
-    edits.keep_laws(electorate.laws)
+    edits.recompute_elrs(context.settings_cache)
     return Answers(edits.decisions(), errors)
 
 
 def complete_reassignments(image: ClusterImage, rules: Rules) -> list[Decision[None]]:
     """Ends the moves that can be ended; most are by the change of the ISR that they waited for."""
-    electorate = Electorate(image, rules)
+    context = ElectionContext(image, rules)
     edits = Edits(image)
     for at, partition in image.moving_partitions().items():
         topic = image.topics[at.topic]
-        law = electorate.law(topic)
-        edits.put(topic, at.partition, completed(partition, partition, electorate.able, law))
-    edits.keep_laws(electorate.laws)
+        settings = context.settings(topic)
+        edits.put(topic, at.partition, completed(partition, partition, context.able, settings))
+    edits.recompute_elrs(context.settings_cache)
     return edits.decisions()
 
 
@@ -77,18 +82,18 @@ def _sent(
     before: PartitionImage,
     replicas: tuple[int, ...],
     able: frozenset[int],
-    law: Law,
+    settings: ElectionSettings,
 ) -> PartitionImage:
     original = _original(before)
     removing = tuple(member for member in original if member not in replicas)
     adding = tuple(member for member in replicas if member not in original)
     kept = _kept(at, before, (*replicas, *removing), able)
     after = kept._replace(adding=adding, removing=removing)
-    return completed(before, after, able, law)
+    return completed(before, after, able, settings)
 
 
 def _called_off(
-    at: TopicPartition, before: PartitionImage, able: frozenset[int], law: Law
+    at: TopicPartition, before: PartitionImage, able: frozenset[int], settings: ElectionSettings
 ) -> PartitionImage:
     if not is_moving(before):
         raise BrokerError(
@@ -96,7 +101,7 @@ def _called_off(
             ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
         )
     kept = _kept(at, before, _original(before), able)
-    return settled(before, kept._replace(adding=(), removing=()), law)
+    return settled(before, kept._replace(adding=(), removing=()), settings)
 
 
 def _kept(

@@ -14,8 +14,8 @@ from penstock.metadata.rules.failed_replicas import deprived
 from penstock.metadata.rules.feature_levels import in_force
 from penstock.metadata.rules.partition_rules import (
     NOBODY,
-    Electorate,
-    Law,
+    ElectionContext,
+    ElectionSettings,
     elected,
     settled,
     without,
@@ -74,12 +74,12 @@ def register_broker(
     ending = last_ending(live, image.registrations.get(broker_id))
     if is_cold_start and ending == PROCESS_CRASH:
         ending = CLEAN
-    electorate = Electorate(image, rules, leaving=broker_id)
+    context = ElectionContext(image, rules, leaving=broker_id)
 
-    def step(partition: PartitionImage, law: Law) -> PartitionImage:
-        return _after_restart(partition, broker_id, ending, electorate.able, law)
+    def step(partition: PartitionImage, settings: ElectionSettings) -> PartitionImage:
+        return _after_restart(partition, broker_id, ending, context.able, settings)
 
-    changes = rewrite(image, image.chunks_on(broker_id), electorate, step)
+    changes = rewrite(image, image.chunks_on(broker_id), context, step)
     registration = Registration(epoch, live.rack, True, live.directory_id, features=live.features)
     return [*changes, _registered(image, broker_id, registration, session=epoch)]
 
@@ -96,33 +96,41 @@ def last_ending(live: LiveBroker, known: Registration | None) -> str:
 
 
 def _after_restart(
-    partition: PartitionImage, broker_id: int, ending: str, able: frozenset[int], law: Law
+    partition: PartitionImage,
+    broker_id: int,
+    ending: str,
+    able: frozenset[int],
+    settings: ElectionSettings,
 ) -> PartitionImage:
     if broker_id not in partition.isr and broker_id not in partition.elr:
-        return _after_absence(partition, broker_id, ending, law)
-    if _stays(partition, broker_id, ending, able, law):
+        return _after_absence(partition, broker_id, ending, settings)
+    if _stays(partition, broker_id, ending, able, settings):
         is_leader = partition.leader == broker_id
-        return settled(partition, partition, law, reelected=True) if is_leader else partition
-    after = without(partition, broker_id, law, intact=ending == PROCESS_CRASH)
+        return settled(partition, partition, settings, reelected=True) if is_leader else partition
+    after = without(partition, broker_id, settings, intact=ending == PROCESS_CRASH)
     if ending == POWER_LOSS:
         after = after._replace(last_known_elr=(*after.last_known_elr, broker_id))
     if partition.leader in (broker_id, NOBODY):
-        after = elected(after, able, unclean=law.unclean)
-    return settled(partition, after, law)
+        after = elected(after, able, unclean=settings.unclean)
+    return settled(partition, after, settings)
 
 
 def _after_absence(
-    partition: PartitionImage, broker_id: int, ending: str, law: Law
+    partition: PartitionImage, broker_id: int, ending: str, settings: ElectionSettings
 ) -> PartitionImage:
     """Of a replica that was not in sync any more."""
     if ending != EMPTY_DISK or broker_id not in partition.last_known_elr:
         return partition
     kept = tuple(member for member in partition.last_known_elr if member != broker_id)
-    return settled(partition, partition._replace(last_known_elr=kept), law)
+    return settled(partition, partition._replace(last_known_elr=kept), settings)
 
 
 def _stays(
-    partition: PartitionImage, broker_id: int, ending: str, able: frozenset[int], law: Law
+    partition: PartitionImage,
+    broker_id: int,
+    ending: str,
+    able: frozenset[int],
+    settings: ElectionSettings,
 ) -> bool:
     """Whether a broker that restarted is as much in sync as before. `able` are others than it (E3, E4)."""
     if ending == CLEAN:
@@ -131,7 +139,7 @@ def _stays(
         return False
     if ending == PROCESS_CRASH:
         return True
-    if ending == POWER_LOSS and law.flushes_each:
+    if ending == POWER_LOSS and settings.flushes_each:
         return True
     return partition.replication_factor == 1 and {*partition.isr, *partition.elr} == {broker_id}
 
@@ -143,15 +151,15 @@ def unfence_broker(image: ClusterImage, broker_id: int, rules: Rules) -> list[De
         return []
     if known.in_controlled_shutdown:
         return []
-    electorate = Electorate(image, rules, joining=broker_id)
+    context = ElectionContext(image, rules, joining=broker_id)
 
-    def step(partition: PartitionImage, law: Law) -> PartitionImage:
+    def step(partition: PartitionImage, settings: ElectionSettings) -> PartitionImage:
         if partition.leader != NOBODY:
             return partition
-        after = elected(partition, electorate.able, unclean=law.unclean)
-        return settled(partition, after, law)
+        after = elected(partition, context.able, unclean=settings.unclean)
+        return settled(partition, after, settings)
 
-    changes = rewrite(image, image.chunks_on(broker_id), electorate, step)
+    changes = rewrite(image, image.chunks_on(broker_id), context, step)
     if not known.fenced:
         return changes
     unfenced = known._replace(fenced=False)
@@ -163,17 +171,17 @@ def broker_lost(image: ClusterImage, broker_id: int, rules: Rules) -> list[Decis
     known = image.registrations.get(broker_id)
     if known is None or known.gone or broker_id in image.live:
         return []
-    electorate = Electorate(image, rules, leaving=broker_id)
+    context = ElectionContext(image, rules, leaving=broker_id)
 
-    def step(partition: PartitionImage, law: Law) -> PartitionImage:
+    def step(partition: PartitionImage, settings: ElectionSettings) -> PartitionImage:
         if broker_id not in partition.isr:
             return partition
-        after = without(partition, broker_id, law)
+        after = without(partition, broker_id, settings)
         if partition.leader in (broker_id, NOBODY):
-            after = elected(after, electorate.able, unclean=law.unclean)
-        return settled(partition, after, law)
+            after = elected(after, context.able, unclean=settings.unclean)
+        return settled(partition, after, settings)
 
-    changes = rewrite(image, image.chunks_on(broker_id), electorate, step)
+    changes = rewrite(image, image.chunks_on(broker_id), context, step)
     lost = known._replace(fenced=True, in_controlled_shutdown=False, gone=True)
     return [*changes, _registered(image, broker_id, lost, session=NO_REVISION)]
 
@@ -186,19 +194,19 @@ def begin_shutdown(image: ClusterImage, broker_id: int, rules: Rules) -> list[De
     known, broker = image.registrations.get(broker_id), image.brokers.get(broker_id)
     if known is None or broker is None or known.epoch != broker.epoch:
         return []
-    electorate = Electorate(image, rules, leaving=broker_id)
+    context = ElectionContext(image, rules, leaving=broker_id)
 
-    def step(partition: PartitionImage, law: Law) -> PartitionImage:
+    def step(partition: PartitionImage, settings: ElectionSettings) -> PartitionImage:
         if broker_id not in partition.isr or partition.leader == NOBODY:
             return partition
-        after = without(partition, broker_id, law)
+        after = without(partition, broker_id, settings)
         if partition.leader == broker_id:
-            if electorate.able.isdisjoint(after.isr):
+            if context.able.isdisjoint(after.isr):
                 return partition
-            after = elected(after, electorate.able, unclean=False)
-        return settled(partition, after, law)
+            after = elected(after, context.able, unclean=False)
+        return settled(partition, after, settings)
 
-    changes = rewrite(image, image.chunks_on(broker_id), electorate, step)
+    changes = rewrite(image, image.chunks_on(broker_id), context, step)
     if known.in_controlled_shutdown:
         return changes
     leaving = known._replace(in_controlled_shutdown=True)
@@ -213,12 +221,12 @@ def disk_failed(image: ClusterImage, broker_id: int, rules: Rules) -> list[Decis
     known, broker = image.registrations.get(broker_id), image.brokers.get(broker_id)
     if known is None or broker is None or known.epoch != broker.epoch:
         return []
-    electorate = Electorate(image, rules, leaving=broker_id)
+    context = ElectionContext(image, rules, leaving=broker_id)
 
-    def step(partition: PartitionImage, law: Law) -> PartitionImage:
-        return deprived(partition, broker_id, electorate.able, law) or partition
+    def step(partition: PartitionImage, settings: ElectionSettings) -> PartitionImage:
+        return deprived(partition, broker_id, context.able, settings) or partition
 
-    changes = rewrite(image, image.chunks_on(broker_id), electorate, step)
+    changes = rewrite(image, image.chunks_on(broker_id), context, step)
     if known.in_controlled_shutdown and known.disk_failed:
         return changes
     failed = known._replace(in_controlled_shutdown=True, disk_failed=True)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.rules.decisions import Decision, Rules
 from penstock.metadata.rules.partition_edits import Edits
-from penstock.metadata.rules.partition_rules import NOBODY, Electorate, elected, settled
+from penstock.metadata.rules.partition_rules import NOBODY, ElectionContext, elected, settled
 from penstock.metadata.store import Compare, Revision
 from penstock.metadata.values import PartitionImage, live_key
 from penstock.model.ids import TopicPartition
@@ -39,7 +39,7 @@ def partitions_to_survey(
     """
     if rules.config.unclean_recovery_strategy != BALANCED or not image.leaderless_count:
         return {}
-    able = Electorate(image, rules).able
+    able = ElectionContext(image, rules).able
     return {
         TopicPartition(topic.name, number): partition.last_known_elr
         for topic in image.topics.values()
@@ -55,7 +55,7 @@ def _is_lost_everywhere(partition: PartitionImage, able: frozenset[int]) -> bool
 
 def lead_by_survey(image: ClusterImage, rules: Rules, survey: Survey) -> list[Decision[None]]:
     """Holds only while the sessions of those who were asked do: a restart may lose more."""
-    electorate = Electorate(image, rules)
+    context = ElectionContext(image, rules)
     edits = Edits(image)
     for at, asked in partitions_to_survey(image, rules).items():
         ends = survey.ends.get(at, {})
@@ -64,7 +64,7 @@ def lead_by_survey(image: ClusterImage, rules: Rules, survey: Survey) -> list[De
         topic, before = edits.find(at)
         best = max(asked, key=lambda broker_id, ends=ends: ends[broker_id])  # type: ignore[misc]
         after = elected(before, frozenset({best}), unclean=True)
-        edits.put(topic, at.partition, settled(before, after, electorate.law(topic)))
+        edits.put(topic, at.partition, settled(before, after, context.settings(topic)))
     in_session = [
         Compare(live_key(broker_id), create_revision=Revision(epoch))
         for broker_id, epoch in survey.sessions.items()

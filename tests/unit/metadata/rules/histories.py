@@ -14,7 +14,7 @@ from penstock.metadata.rules.decisions import Decision
 from penstock.metadata.rules.elections import ElectionKind, balance_leaders, elect_leaders
 from penstock.metadata.rules.isr_changes import IsrChange, Member, alter_partition
 from penstock.metadata.rules.partition_edits import Answers
-from penstock.metadata.rules.partition_rules import Electorate, standing_elr
+from penstock.metadata.rules.partition_rules import ElectionContext, standing_elr
 from penstock.metadata.rules.reassignment import alter_reassignments, complete_reassignments
 from penstock.metadata.rules.registration import (
     begin_shutdown,
@@ -77,8 +77,8 @@ class History:
     def partition(self, number: int) -> PartitionImage:
         return self.image.topics["t"].partitions[number]
 
-    def electorate(self) -> Electorate:
-        return Electorate(self.image, self.world.rules)
+    def context(self) -> ElectionContext:
+        return ElectionContext(self.image, self.world.rules)
 
     # putting decisions into effect
 
@@ -92,18 +92,20 @@ class History:
     ) -> None:
         for decision in decisions:
             before = self.image.topics["t"].partitions
-            electorate = Electorate(self.image, self.world.rules, joining=joining)
+            context = ElectionContext(self.image, self.world.rules, joining=joining)
             self.world.carry_out(decision)
-            law = electorate.law(self.image.topics["t"])
+            settings = context.settings(self.image.topics["t"])
             after = self.image.topics["t"].partitions
             for number, (old, new) in enumerate(zip(before, after, strict=True)):
                 check_state(new)
-                assert (len(new.isr) < law.least(new)) or not new.elr or old is new or old == new
+                assert (
+                    (len(new.isr) < settings.least(new)) or not new.elr or old is new or old == new
+                )
                 if old != new:
                     check_step(
-                        old, new, electorate.able, standing_elr(old, law), by_hand or self.unclean
+                        old, new, context.able, standing_elr(old, settings), by_hand or self.unclean
                     )
-                    if len(new.isr) < law.least(new) and not was_unclean(old, new):
+                    if len(new.isr) < settings.least(new) and not was_unclean(old, new):
                         left = set(old.isr) & set(new.replicas) - set(new.isr)
                         assert left <= {*new.elr, returned}, "who left is still eligible"
                     self.follow(number, old, new)
@@ -208,8 +210,8 @@ class History:
     def advance(self, number: int) -> None:
         """R3: what every member of the ISR has is committed, while there are enough of them."""
         now, data = self.partition(number), self.data[number]
-        law = self.electorate().law(self.image.topics["t"])
-        if len(now.isr) >= law.least(now):
+        settings = self.context().settings(self.image.topics["t"])
+        if len(now.isr) >= settings.least(now):
             upto = min(data.common(member, now.leader) for member in now.isr)
             if upto > len(data.committed):
                 data.committed = data.logs[now.leader][:upto]
@@ -284,10 +286,10 @@ class History:
 
     def check(self) -> None:
         pending = set(filter(self.is_unknown, BROKERS))
-        law = self.electorate().law(self.image.topics["t"])
+        settings = self.context().settings(self.image.topics["t"])
         for number, data in enumerate(self.data):
             now = self.partition(number)
-            for member in {*now.isr, *standing_elr(now, law)} - pending:
+            for member in {*now.isr, *standing_elr(now, settings)} - pending:
                 assert data.logs[member][: len(data.committed)] == data.committed, (
                     f"broker {member} may lead {number} without all that was committed: {now}"
                 )
