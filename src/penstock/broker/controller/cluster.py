@@ -14,7 +14,7 @@ from penstock.broker.controller.delegation import Delegation, Spawn
 from penstock.broker.controller.duties import Duties, Report
 from penstock.broker.controller.election import Membership
 from penstock.broker.controller.promotions import Promotions
-from penstock.broker.controller.surveying import Surveying
+from penstock.broker.controller.unclean_recovery import UncleanRecovery
 from penstock.broker.controller.upkeep import Upkeep
 from penstock.broker.membership.ballot import Ballot
 from penstock.broker.membership.departed import Departed
@@ -69,7 +69,7 @@ class Cluster(Delegation):
         patience_ms = _TTLS_OF_PATIENCE * identity.session_timeout_ms
         self._upkeep = Upkeep(self, self._committer)
         self._promotions = Promotions(self, self._committer, self.peers)
-        self._surveying = Surveying(self, self._committer, self.peers)
+        self._unclean_recovery = UncleanRecovery(self, self._committer, self.peers)
         self._duties = duties = Duties(
             self, self._committer, self._upkeep, happened.set, patience_ms=patience_ms
         )
@@ -124,7 +124,7 @@ class Cluster(Delegation):
         self._run(self._ballot.look_for_ever(), "ballot")
         self._run(self._upkeep.balance_for_ever(), "leader-balance")
         self._run(self._promotions.attend_for_ever(), "promotions")
-        self._run(self._surveying.look_for_ever(), "surveys")
+        self._run(self._unclean_recovery.look_for_ever(), "surveys")
         self._witness.begin()
         await self._membership.admitted()
 

@@ -1,6 +1,7 @@
-"""After a loss of power everywhere the controller asks the brokers how much they still have, and the one with the most leads.
+"""Unclean recovery (KIP-966): after a power loss, elect the replica with the most data.
 
-It asks when all who were in sync are back. What none of them has is lost, and is told as an error: `flush.messages=1` would have kept it.
+It requests the log ends once all last eligible replicas are back. Records that none of them has are
+lost, which is logged as an error; `flush.messages=1` would have kept them.
 """
 
 import asyncio
@@ -13,7 +14,12 @@ from penstock.broker.controller.committer import Committer
 from penstock.broker.membership.peers import Peers
 from penstock.broker.membership.view import View
 from penstock.client.errors import ClientError
-from penstock.metadata.rules.surveys import LogEnd, Survey, lead_by_survey, partitions_to_survey
+from penstock.metadata.rules.unclean_recovery import (
+    LogEnd,
+    ReplicaLogEnds,
+    partitions_to_recover,
+    recover_leaders,
+)
 from penstock.metadata.store import StoreError
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.ids import TopicPartition
@@ -33,7 +39,7 @@ _LANE: Final = "survey"
 Ends = dict[TopicPartition, dict[int, LogEnd]]
 
 
-class Surveying:
+class UncleanRecovery:
     def __init__(self, view: View, committer: Committer, peers: Peers) -> None:
         self._view = view
         self._committer = committer
@@ -51,12 +57,12 @@ class Surveying:
         view = self._view
         if not self._committer.holds_office or not view.image.leaderless_count:
             return
-        places = partitions_to_survey(view.image, view.rules)
+        places = partitions_to_recover(view.image, view.rules)
         if not places:
             return
-        survey = await self._survey(places)
+        log_ends = await self._fetch_log_ends(places)
         done = await self._committer.commit_all(
-            lambda: lead_by_survey(view.image, view.rules, survey)
+            lambda: recover_leaders(view.image, view.rules, log_ends)
         )
         if done:
             _log.error(
@@ -64,7 +70,9 @@ class Surveying:
                 len(places), "all-in-sync-replicas-lost-power", "unsynced-messages-may-be-lost",
             )  # fmt: skip
 
-    async def _survey(self, places: Mapping[TopicPartition, tuple[int, ...]]) -> Survey:
+    async def _fetch_log_ends(
+        self, places: Mapping[TopicPartition, tuple[int, ...]]
+    ) -> ReplicaLogEnds:
         asked: dict[int, list[TopicPartition]] = {}
         for at, brokers in places.items():
             for broker_id in brokers:
@@ -75,7 +83,7 @@ class Surveying:
         for broker_id, partitions in asked.items():
             for some in _portions(partitions):
                 await self._ask(broker_id, sessions[broker_id], some, ends)
-        return Survey(sessions, ends)
+        return ReplicaLogEnds(sessions, ends)
 
     async def _ask(
         self, broker_id: int, session: int, partitions: Iterable[TopicPartition], ends: Ends

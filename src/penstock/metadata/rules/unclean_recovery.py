@@ -1,4 +1,4 @@
-"""Who leads when every replica that had all that was committed has lost power: the one that still has the most (KIP-966)."""
+"""Unclean recovery (KIP-966): if all eligible replicas lost power, elect the one with most data."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,19 +23,19 @@ class LogEnd(NamedTuple):
     offset: int  # one past its last record
 
 
-class Survey(NamedTuple):
-    """What brokers said of their logs, each in one session."""
+class ReplicaLogEnds(NamedTuple):
+    """Log ends as brokers reported them, each in one session."""
 
     sessions: Mapping[int, int]
     ends: Mapping[TopicPartition, Mapping[int, LogEnd]]
 
 
-def partitions_to_survey(
+def partitions_to_recover(
     image: ClusterImage, rules: Rules
 ) -> dict[TopicPartition, tuple[int, ...]]:
-    """Partitions that nobody may lead although all who were in sync until they lost power are back: these brokers.
+    """Find leaderless partitions whose last eligible replicas are all back, with those brokers.
 
-    Nothing better can come: what none of them has is nowhere.
+    No other replica can have more: records that none of them has are lost.
     """
     if rules.config.unclean_recovery_strategy != BALANCED or not image.leaderless_count:
         return {}
@@ -53,12 +53,14 @@ def _is_lost_everywhere(partition: PartitionImage, able: frozenset[int]) -> bool
     return bool(known) and not partition.isr and not partition.elr and able.issuperset(known)
 
 
-def lead_by_survey(image: ClusterImage, rules: Rules, survey: Survey) -> list[Decision[None]]:
-    """Holds only while the sessions of those who were asked do: a restart may lose more."""
+def recover_leaders(
+    image: ClusterImage, rules: Rules, log_ends: ReplicaLogEnds
+) -> list[Decision[None]]:
+    """Elect the replica with the most data; valid in the reported sessions only."""
     context = ElectionContext(image, rules)
     edits = Edits(image)
-    for at, asked in partitions_to_survey(image, rules).items():
-        ends = survey.ends.get(at, {})
+    for at, asked in partitions_to_recover(image, rules).items():
+        ends = log_ends.ends.get(at, {})
         if not all(broker_id in ends for broker_id in asked):
             continue
         topic, before = edits.find(at)
@@ -67,6 +69,6 @@ def lead_by_survey(image: ClusterImage, rules: Rules, survey: Survey) -> list[De
         edits.put(topic, at.partition, settled(before, after, context.settings(topic)))
     in_session = [
         Compare(live_key(broker_id), create_revision=Revision(epoch))
-        for broker_id, epoch in survey.sessions.items()
+        for broker_id, epoch in log_ends.sessions.items()
     ]
     return [replace(it, compares=[*it.compares, *in_session]) for it in edits.decisions()]
