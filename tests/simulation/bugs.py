@@ -7,7 +7,7 @@ from unittest import mock
 
 from penstock.broker.controller.duties import Duties
 from penstock.broker.controller.upkeep import Upkeep
-from penstock.broker.membership.ballot import Ballot
+from penstock.broker.membership.isolation_vote import IsolationVote
 from penstock.broker.membership.suspicions import Suspicions
 from penstock.broker.partitions.follower import Followers
 from penstock.broker.partitions.hosting import Hosting
@@ -108,19 +108,19 @@ def accusations_that_nobody_hears() -> Iterator[None]:
     async def deaf(_suspicions: Suspicions) -> None:
         """Let them talk."""
 
-    def trusting(_ballot: Ballot) -> dict[int, int]:
+    def trusting(_isolation_vote: IsolationVote) -> dict[int, int]:
         return {}
 
     with (
         mock.patch.object(Suspicions, "attend", deaf),
-        mock.patch.object(Ballot, "_suspects", trusting),
+        mock.patch.object(IsolationVote, "_suspects", trusting),
     ):
         yield
 
 
 def a_vote_that_needs_no_majority() -> AbstractContextManager[Any]:
     """Whoever is cut off votes the others out."""
-    return mock.patch.object(Ballot, "_is_majority", lambda _, count: count > 0)
+    return mock.patch.object(IsolationVote, "_is_majority", lambda _, count: count > 0)
 
 
 def a_follower_that_is_believed_on_its_own() -> AbstractContextManager[Any]:

@@ -16,10 +16,10 @@ from penstock.broker.controller.election import Membership
 from penstock.broker.controller.promotions import Promotions
 from penstock.broker.controller.unclean_recovery import UncleanRecovery
 from penstock.broker.controller.upkeep import Upkeep
-from penstock.broker.membership.ballot import Ballot
 from penstock.broker.membership.departed import Departed
 from penstock.broker.membership.heartbeats import Heartbeats
 from penstock.broker.membership.image_feed import ImageFeed
+from penstock.broker.membership.isolation_vote import IsolationVote
 from penstock.broker.membership.session import Identity, Session
 from penstock.broker.membership.witness import Witness
 from penstock.metadata.image import BrokerInfo, Delta, Endpoint
@@ -79,7 +79,9 @@ class Cluster(Delegation):
         self._departed = Departed()
         self.on_change(lambda delta: self._departed.take(self.image, delta))
         self._witness = Witness(store, self, self._session, self.peers, spawn)
-        self._ballot = Ballot(store, self, self._session, self._heartbeats, duties.suspicions)
+        self._isolation_vote = IsolationVote(
+            store, self, self._session, self._heartbeats, duties.suspicions
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     # starting and stopping
@@ -121,7 +123,7 @@ class Cluster(Delegation):
         self._run(self._membership.do_duties(), "cluster-duties")
         self._run(self._session.check_for_ever(), "session-check")
         self._run(self._heartbeats.send_for_ever(), "heartbeats")
-        self._run(self._ballot.look_for_ever(), "ballot")
+        self._run(self._isolation_vote.look_for_ever(), "ballot")
         self._run(self._upkeep.balance_for_ever(), "leader-balance")
         self._run(self._promotions.attend_for_ever(), "promotions")
         self._run(self._unclean_recovery.look_for_ever(), "surveys")

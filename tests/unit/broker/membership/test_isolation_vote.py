@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.controller.cluster import Cluster
-from penstock.broker.membership import ballot
+from penstock.broker.membership import isolation_vote
 from penstock.broker.membership.probe import Reach, probe
 from penstock.broker.membership.view import inter_broker
 from penstock.metadata.values import Endpoint, Vote
@@ -26,7 +26,7 @@ class Hosts:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reach: dict[Endpoint, Reach] = {}
         self.probes = 0
-        monkeypatch.setattr(ballot, "probe", self._probe)
+        monkeypatch.setattr(isolation_vote, "probe", self._probe)
 
     async def _probe(self, address: Endpoint, _: float) -> Reach:
         self.probes += 1
@@ -56,9 +56,9 @@ async def _unanswered(*_: Any) -> Any:
 
 @pytest.fixture
 def hosts(monkeypatch: pytest.MonkeyPatch) -> Hosts:
-    monkeypatch.setattr(ballot, "_SILENT_TTLS", PATIENCE_MS / SESSION_MS)
-    monkeypatch.setattr(ballot, "_LOOK_TTLS", 20 / SESSION_MS)
-    monkeypatch.setattr(ballot, "_AGAIN_TTLS", 0)
+    monkeypatch.setattr(isolation_vote, "_SILENT_TTLS", PATIENCE_MS / SESSION_MS)
+    monkeypatch.setattr(isolation_vote, "_LOOK_TTLS", 20 / SESSION_MS)
+    monkeypatch.setattr(isolation_vote, "_AGAIN_TTLS", 0)
     return Hosts(monkeypatch)
 
 
@@ -127,7 +127,7 @@ def test_the_word_of_one_is_not_enough_and_is_taken_back(tmp_path: Path, hosts: 
         epoch = first.epoch
         hosts.goes(first)
         hosts.silence(second)
-        third._ballot._suspects = dict  # type: ignore[method-assign] # it reaches everybody
+        third._isolation_vote._suspects = dict  # type: ignore[method-assign] # it reaches everybody
         await until(lambda: voted(first) == {(1, 2)})
         looked = hosts.probes
         await until(lambda: hosts.probes > looked + 10)
@@ -143,7 +143,7 @@ def test_session_lost_during_a_write_ends_all_votes_and_not_the_voter(
     tmp_path: Path,
 ) -> None:
     async def scenario(clusters: list[Cluster]) -> None:
-        voter: Any = clusters[1]._ballot
+        voter: Any = clusters[1]._isolation_vote
         vote = Vote(clusters[0].epoch, is_cut_off=True)
 
         async def lose_session(_: Any) -> bool:
@@ -196,13 +196,13 @@ def test_a_vote_against_an_earlier_session_counts_for_nothing(
     tmp_path: Path, hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody looks: not for the vote, and not because the machine stood still for a moment."""
-    monkeypatch.setattr(ballot, "_SILENT_TTLS", 1)
+    monkeypatch.setattr(isolation_vote, "_SILENT_TTLS", 1)
 
     async def scenario(clusters: list[Cluster]) -> None:
         first, second, _ = clusters
         stale = Vote(first.epoch - 1, is_cut_off=True)
-        await second._ballot._say(1, stale)
-        await until(lambda: not second._ballot._said)
+        await second._isolation_vote._say(1, stale)
+        await until(lambda: not second._isolation_vote._said)
         assert not hosts.probes
 
     run(tmp_path, scenario)

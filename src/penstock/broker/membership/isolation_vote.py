@@ -1,4 +1,4 @@
-"""A broker whose host is cut off is voted out: a majority that cannot reach it ends its session, and need not wait for the store.
+"""End the session of an isolated broker by majority vote, without waiting for its lease to expire.
 
 An etcd that has elected a leader lets every session live on for its whole time from then on, and a broker that is gone
 holds up producers for as long. The controller knows of whom it hears nothing, and the others whether they hear of the
@@ -33,7 +33,7 @@ _STORE_TTLS: Final = 0.25  # what is sent while etcd elects is lost: it is sent 
 _STALL_TTLS: Final = 0.5  # a look that is so late was late by our own fault
 
 
-class Ballot:
+class IsolationVote:
     def __init__(
         self,
         store: MetadataStore,
