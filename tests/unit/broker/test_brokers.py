@@ -453,7 +453,7 @@ def test_an_address_that_refuses_means_nothing_where_that_is_set(tmp_path: Path)
         await started.running[2].served.close()
         with pytest.raises(ConnectionRefused):
             await first.peers.connection(2, timeout_ms=60_000)
-        assert not first._witness._suspected
+        assert not first._refused_connections._suspected
         assert first.image.brokers[2].epoch == second.epoch
 
     run(tmp_path, scenario)

@@ -20,8 +20,8 @@ from penstock.broker.membership.departed import Departed
 from penstock.broker.membership.heartbeats import Heartbeats
 from penstock.broker.membership.image_feed import ImageFeed
 from penstock.broker.membership.isolation_vote import IsolationVote
+from penstock.broker.membership.refused_connections import RefusedConnectionDetector
 from penstock.broker.membership.session import Identity, Session
-from penstock.broker.membership.witness import Witness
 from penstock.metadata.image import BrokerInfo, Delta, Endpoint
 from penstock.metadata.rules.feature_levels import check_levels, check_stored_levels, first_levels
 from penstock.metadata.store import (
@@ -78,7 +78,9 @@ class Cluster(Delegation):
         self._heartbeats = Heartbeats(self, self._session, self.peers, duties.receive)
         self._departed = Departed()
         self.on_change(lambda delta: self._departed.take(self.image, delta))
-        self._witness = Witness(store, self, self._session, self.peers, spawn)
+        self._refused_connections = RefusedConnectionDetector(
+            store, self, self._session, self.peers, spawn
+        )
         self._isolation_vote = IsolationVote(
             store, self, self._session, self._heartbeats, duties.suspicions
         )
@@ -127,7 +129,7 @@ class Cluster(Delegation):
         self._run(self._upkeep.balance_for_ever(), "leader-balance")
         self._run(self._promotions.attend_for_ever(), "promotions")
         self._run(self._unclean_recovery.look_for_ever(), "surveys")
-        self._witness.begin()
+        self._refused_connections.begin()
         await self._membership.admitted()
 
     async def hand_over(self) -> None:
@@ -148,7 +150,7 @@ class Cluster(Delegation):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        await self._witness.stop()
+        await self._refused_connections.stop()
         await self.peers.close()
         try:
             await self._membership.leave()

@@ -1,4 +1,4 @@
-"""The fast path of failover: a broker at whose own address nobody listens is dead, and its session is ended at once.
+"""Fast failover: a broker whose own address refuses connections is dead; end its session at once.
 
 The controller holds a connection to every broker, and every broker one to the controller: a process that
 dies closes them. To be wrong here costs a session, never data: epochs fence whoever still runs.
@@ -29,7 +29,7 @@ _RETRY_S: Final = 0.2
 Start = Callable[..., "asyncio.Task[None]"]
 
 
-class Witness:
+class RefusedConnectionDetector:
     def __init__(
         self, store: MetadataStore, view: View, session: Session, peers: Peers, spawn: Start
     ) -> None:
