@@ -8,7 +8,7 @@ from unittest import mock
 from penstock.broker.controller.duties import Duties
 from penstock.broker.controller.upkeep import Upkeep
 from penstock.broker.membership.isolation_vote import IsolationVote
-from penstock.broker.membership.suspicions import Suspicions
+from penstock.broker.membership.leader_reachability import LeaderReachability
 from penstock.broker.partitions.follower import Followers
 from penstock.broker.partitions.hosting import Hosting
 from penstock.broker.partitions.isr import IsrKeeper
@@ -105,14 +105,14 @@ def a_leader_that_goes_on_without_a_session() -> Iterator[None]:
 def accusations_that_nobody_hears() -> Iterator[None]:
     """Kafka's way: whoever holds its session leads, whether its followers reach it or not."""
 
-    async def deaf(_suspicions: Suspicions) -> None:
+    async def deaf(_reachability: LeaderReachability) -> None:
         """Let them talk."""
 
     def trusting(_isolation_vote: IsolationVote) -> dict[int, int]:
         return {}
 
     with (
-        mock.patch.object(Suspicions, "attend", deaf),
+        mock.patch.object(LeaderReachability, "attend", deaf),
         mock.patch.object(IsolationVote, "_suspects", trusting),
     ):
         yield

@@ -9,7 +9,7 @@ import pytest
 from penstock.broker.controller import cluster
 from penstock.broker.controller import election as membership
 from penstock.broker.controller.cluster import Cluster
-from penstock.broker.membership.suspicions import Suspicions
+from penstock.broker.membership.leader_reachability import LeaderReachability
 from penstock.client.errors import ConnectionRefused
 from penstock.metadata.rules.elections import ElectionKind
 from penstock.metadata.store import Delete
@@ -108,7 +108,9 @@ def test_a_controller_that_is_cut_off_resigns_and_another_takes_the_office(
     async def scenario(started: Brokers) -> None:
         first, second, _ = [await started.start(number) for number in (1, 2, 3)]
         monkeypatch.setattr(
-            Suspicions, "is_cut_off", property(lambda it: it._view.broker_id == first.broker_id)
+            LeaderReachability,
+            "is_cut_off",
+            property(lambda it: it._view.broker_id == first.broker_id),
         )
         first._membership._happened.set()
         await seen(second, lambda: second.image.controller_id in (2, 3))
@@ -128,7 +130,7 @@ def test_one_that_resigned_and_has_had_a_successor_takes_the_office_again_at_onc
         first, second = [await started.start(number) for number in (1, 2)]
         cut_off = {1}
         monkeypatch.setattr(
-            Suspicions, "is_cut_off", property(lambda it: it._view.broker_id in cut_off)
+            LeaderReachability, "is_cut_off", property(lambda it: it._view.broker_id in cut_off)
         )
         first._membership._happened.set()
         await seen(first, lambda: first.image.controller_id == 2)

@@ -73,7 +73,7 @@ class Cluster(Delegation):
         self._duties = duties = Duties(
             self, self._committer, self._upkeep, happened.set, patience_ms=patience_ms
         )
-        self._upkeep.avoid(lambda: duties.suspicions.avoided)
+        self._upkeep.avoid(lambda: duties.reachability.avoided)
         self._membership = Membership(store, feed, self._committer, self._session, duties, happened)
         self._heartbeats = Heartbeats(self, self._session, self.peers, duties.receive)
         self._departed = Departed()
@@ -82,7 +82,7 @@ class Cluster(Delegation):
             store, self, self._session, self.peers, spawn
         )
         self._isolation_vote = IsolationVote(
-            store, self, self._session, self._heartbeats, duties.suspicions
+            store, self, self._session, self._heartbeats, duties.reachability
         )
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -225,9 +225,9 @@ class Cluster(Delegation):
 
     async def decide_isrs(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """A leader that its followers cannot reach is replaced, rather than left alone in sync."""
-        suspicions = self._duties.suspicions
-        if suspicions.is_accused(request.broker_id):
-            await suspicions.attend()
+        reachability = self._duties.reachability
+        if reachability.is_accused(request.broker_id):
+            await reachability.attend()
         return await super().decide_isrs(request)
 
     def heartbeat(self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:

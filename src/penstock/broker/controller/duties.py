@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from penstock.broker.controller.committer import Committer
 from penstock.broker.controller.upkeep import Upkeep
-from penstock.broker.membership.suspicions import Suspicions
+from penstock.broker.membership.leader_reachability import LeaderReachability
 from penstock.broker.membership.view import View
 from penstock.metadata.image import BrokerInfo, ClusterImage, Delta
 from penstock.metadata.rules.controller import remove_orphans
@@ -80,7 +80,7 @@ class Duties:
             int, int
         ] = {}  # sessions that may be left over, or of a cluster that ran before us
         self._waits_until_s = 0.0
-        self.suspicions: Final = Suspicions(view, committer.commit_fast, wake)
+        self.reachability: Final = LeaderReachability(view, committer.commit_fast, wake)
         view.on_change(self._notice)
 
     async def begin(self, *, is_cold: bool) -> None:
@@ -89,7 +89,7 @@ class Duties:
         self._leaving.clear()
         self._failed.clear()
         self._handed_over.clear()
-        self.suspicions.begin()
+        self.reachability.begin()
         loop = asyncio.get_running_loop()
         self._veterans = {}
         if is_cold:
@@ -111,7 +111,7 @@ class Duties:
         for failure in failures:
             if failure is not None:
                 raise failure
-        await self.suspicions.attend()
+        await self.reachability.attend()
         await self._upkeep.attend()
 
     async def _done(
@@ -140,7 +140,9 @@ class Duties:
             wants_to_leave=request.want_shut_down,
             has_failed=request.want_fence,
         )
-        self.suspicions.heard(request.broker_id, request.broker_epoch, request.unreachable_leaders)
+        self.reachability.heard(
+            request.broker_id, request.broker_epoch, request.unreachable_leaders
+        )
         return BrokerHeartbeatResponse(
             is_caught_up=standing.is_caught_up,
             is_fenced=standing.is_fenced,

@@ -102,7 +102,7 @@ class Membership:
             await self._session.open()
         if self._feed.image.controller_id is None and self._may_campaign():
             await self._campaign()
-        if self._committer.holds_office and self._duties.suspicions.is_cut_off:
+        if self._committer.holds_office and self._duties.reachability.is_cut_off:
             await self._resign()
         if self._committer.holds_office:
             await self._duties.attend()

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from penstock.broker.membership.heartbeats import Heartbeats
+from penstock.broker.membership.leader_reachability import LeaderReachability
 from penstock.broker.membership.probe import Reach, probe
 from penstock.broker.membership.session import Session
-from penstock.broker.membership.suspicions import Suspicions
 from penstock.broker.membership.view import View, inter_broker
 from penstock.metadata.image import Delta
 from penstock.metadata.store import Delete, LeaseId, MetadataStore, Put, StoreError, Write
@@ -40,13 +40,13 @@ class IsolationVote:
         view: View,
         session: Session,
         heartbeats: Heartbeats,
-        suspicions: Suspicions,
+        reachability: LeaderReachability,
     ) -> None:
         self._store = store
         self._view = view
         self._session = session
         self._heartbeats = heartbeats
-        self._suspicions = suspicions
+        self._reachability = reachability
         self._ttl_s: Final = session.identity.session_timeout_ms / 1000
         self._due = asyncio.Event()
         self._since_s = 0.0  # before which nothing could be heard
@@ -98,7 +98,7 @@ class IsolationVote:
         if controller_id is None or self._now_s() - self._since_s < patience_s:
             return set()
         if controller_id == self._view.broker_id:
-            return {it for it in image.live if self._suspicions.silence_s(it) >= patience_s}
+            return {it for it in image.live if self._reachability.silence_s(it) >= patience_s}
         is_silent = self._now_s() - self._heartbeats.heard_s >= patience_s
         return {controller_id} if is_silent else set()
 

@@ -1,7 +1,7 @@
-"""What the controller makes of heartbeats that come, of those that do not, and of what they say of leaders.
+"""The controller's record of which brokers send heartbeats and which leaders are reachable.
 
-A leader that its followers cannot fetch from gives way to one of them. A controller that hears from too few
-brokers is itself the one that is cut off, and leaves the office to another.
+A leader that its followers cannot fetch from is replaced by one of them. A controller that receives
+heartbeats from too few brokers is isolated itself and resigns.
 """
 
 import asyncio
@@ -41,8 +41,8 @@ class _Heard(NamedTuple):
     unreachable: frozenset[int]
 
 
-class Suspicions:
-    """Only the controller has any. The event loop is its only caller.
+class LeaderReachability:
+    """Only the controller uses it, from the event loop.
 
     `commit` puts the controller's decisions into the store; `wake` brings about the next `attend`.
     """

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.membership.suspicions import Suspicions
+from penstock.broker.membership.leader_reachability import LeaderReachability
 from penstock.metadata.rules.decisions import Decision
 from penstock.metadata.values import PartitionImage
 from tests.unit.metadata.worlds import World, partition, world_with
@@ -25,8 +25,8 @@ class Office:
         self.now_s = 1000.0
         self.woken = 0
         its: Any = self
-        self.suspicions = Suspicions(its, self.commit_fast, self.wake)
-        self.suspicions.begin()
+        self.reachability = LeaderReachability(its, self.commit_fast, self.wake)
+        self.reachability.begin()
 
     @property
     def image(self) -> Any:
@@ -56,17 +56,17 @@ class Office:
             self.now_s += 0.5
             for broker_id, unreachable in said.items():
                 epoch = self.image.brokers[broker_id].epoch
-                self.suspicions.heard(broker_id, epoch, unreachable)
+                self.reachability.heard(broker_id, epoch, unreachable)
 
     def attend(self) -> PartitionImage:
-        asyncio.run(self.suspicions.attend())
+        asyncio.run(self.reachability.attend())
         return partition(self.world)
 
 
 @pytest.fixture
 def office(monkeypatch: pytest.MonkeyPatch) -> Office:
     made: list[Office] = []
-    monkeypatch.setattr(Suspicions, "_now_s", lambda _: made[0].now_s if made else 1000.0)
+    monkeypatch.setattr(LeaderReachability, "_now_s", lambda _: made[0].now_s if made else 1000.0)
     made.append(Office(world_with(FULL)))
     return made[0]
 
@@ -80,9 +80,9 @@ def test_a_leader_that_all_accuse_is_replaced_once_and_not_trusted_for_a_while(
     assert office.woken > 0
     moved = office.attend()
     assert (moved.leader, moved.isr) == (ME, (2, 3))
-    assert office.suspicions.avoided == {LEADER}
+    assert office.reachability.avoided == {LEADER}
     office.beat(61, {ME: [], LEADER: [], OTHER: []})
-    assert not office.suspicions.avoided
+    assert not office.reachability.avoided
 
 
 def test_the_same_partition_is_not_moved_again_at_once(office: Office) -> None:
@@ -98,9 +98,9 @@ def test_the_same_partition_is_not_moved_again_at_once(office: Office) -> None:
 def test_what_a_broker_said_long_ago_or_in_another_session_does_not_count(office: Office) -> None:
     office.beat(1, {ME: [LEADER], LEADER: [], OTHER: []})
     epoch = office.image.brokers[OTHER].epoch
-    office.suspicions.heard(OTHER, epoch - 1, [LEADER])
+    office.reachability.heard(OTHER, epoch - 1, [LEADER])
     assert office.attend() == FULL
-    office.suspicions.heard(OTHER, epoch, [LEADER])
+    office.reachability.heard(OTHER, epoch, [LEADER])
     office.beat(2.5, {ME: [LEADER], LEADER: []})
     assert office.attend() == FULL
 
@@ -114,9 +114,9 @@ def test_a_leader_that_is_not_heard_and_accused_by_one_follows_the_other(office:
 
 def test_a_controller_that_hears_from_too_few_is_the_one_that_is_cut_off(office: Office) -> None:
     office.beat(3, {ME: [LEADER, OTHER], OTHER: []})
-    assert not office.suspicions.is_cut_off, "one of two"
+    assert not office.reachability.is_cut_off, "one of two"
     office.beat(3, {ME: [LEADER, OTHER]})
-    assert office.suspicions.is_cut_off
+    assert office.reachability.is_cut_off
     assert office.woken > 0
 
 
@@ -124,12 +124,12 @@ def test_a_controller_that_stood_still_itself_accuses_nobody(office: Office) -> 
     office.beat(1, {ME: [], LEADER: [], OTHER: []})
     office.now_s += 30
     office.beat(1, {ME: []})
-    assert not office.suspicions.is_cut_off
+    assert not office.reachability.is_cut_off
 
 
 def test_where_sessions_may_last_longer_silence_may_too(office: Office) -> None:
     office.world.static = {"broker.session.timeout.ms": "20000"}
     office.beat(20, {})
-    assert not office.suspicions.is_cut_off
+    assert not office.reachability.is_cut_off
     office.beat(6, {})
-    assert office.suspicions.is_cut_off
+    assert office.reachability.is_cut_off
