@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
 from unittest import mock
 
-from penstock.broker.membership.keeper import Keeper
+from penstock.broker.membership.lease_renewer import LeaseRenewer
 from penstock.broker.partitions.partition import Partition
 from penstock.kafka.connection import Connection
 from penstock.kafka.context import Services
@@ -314,7 +314,7 @@ class SimDoor:
         self._connections[connection] = None
 
 
-class SimKeeper(Keeper):
+class SimLeaseRenewer(LeaseRenewer):
     """Renews from a timer: a simulated process that is paused has no thread that goes on."""
 
     def hold(self, lease: LeaseId) -> None:
@@ -385,8 +385,8 @@ def simulated(world: World, machines: dict[str, Machine]) -> Iterator[None]:
     with (
         Syscalls(disks).replaced(),
         mock.patch("penstock.node.node.DataDirectory", directory),
-        mock.patch("penstock.broker.membership.session.Keeper", SimKeeper),
-        mock.patch("penstock.broker.membership.keeper.monotonic", now_s),
+        mock.patch("penstock.broker.membership.session.LeaseRenewer", SimLeaseRenewer),
+        mock.patch("penstock.broker.membership.lease_renewer.monotonic", now_s),
         mock.patch("penstock.broker.membership.departed.monotonic", now_s),
         mock.patch("penstock.storage.syncs.monotonic", now_s),
         mock.patch("penstock.broker.coordinators.shard.set", OrderedSet, create=True),

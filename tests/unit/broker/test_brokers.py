@@ -389,7 +389,7 @@ def test_a_broker_that_was_away_too_long_leads_nothing_before_it_has_asked(tmp_p
         lost: list[int] = []
         second.on_session_lost(lambda: lost.append(second.epoch))
         before = second.epoch
-        second._session._keeper._good_until_s = 0.0
+        second._session._lease_renewer._good_until_s = 0.0
         second._session._stalled()
         assert (lost, second.epoch) == ([0], 0)
         await seen(second, lambda: second.epoch > before)
@@ -402,7 +402,7 @@ def test_a_broker_alone_keeps_its_session_however_long_it_was_away(tmp_path: Pat
     async def scenario(started: Brokers) -> None:
         first = await started.start(1)
         before = first.epoch
-        first._session._keeper._good_until_s = 0.0
+        first._session._lease_renewer._good_until_s = 0.0
         first._session._stalled()
         assert first.epoch == before
         first.withdraw_when(lambda: True)

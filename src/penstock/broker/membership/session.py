@@ -12,7 +12,7 @@ from typing import Final
 from uuid import uuid4
 
 from penstock.broker.membership.image_feed import ImageFeed
-from penstock.broker.membership.keeper import Keeper
+from penstock.broker.membership.lease_renewer import LeaseRenewer
 from penstock.metadata.image import BrokerInfo, Delta
 from penstock.metadata.rules.feature_levels import UnsupportedLevel, check_levels
 from penstock.metadata.store import (
@@ -78,7 +78,7 @@ class Session:
         self._when_lost: list[Callable[[], None]] = []
         self._when_connection: list[Callable[[bool], None]] = []
         self._check_now = asyncio.Event()
-        self._keeper = Keeper(
+        self._lease_renewer = LeaseRenewer(
             store,
             identity.session_timeout_ms,
             on_gone=self._lease_gone,
@@ -103,7 +103,7 @@ class Session:
     @property
     def is_connected(self) -> bool:
         """Whether the store has heard of us within the session's own time."""
-        return self._keeper.is_connected
+        return self._lease_renewer.is_connected
 
     def withdraw_when(self, has_failed: Callable[[], bool]) -> None:
         """Once that is so, what this broker holds is not what it was (L4)."""
@@ -131,7 +131,7 @@ class Session:
         self._listeners = self._listeners if listeners is None else listeners
         check_levels(self._feed.image, self.identity.features)
         self.lease = lease = await self._store.grant(self.identity.session_timeout_ms)
-        self._keeper.hold(lease)
+        self._lease_renewer.hold(lease)
         for _ in range(_LOOKS):
             outcome = await self._announce(lease)
             if isinstance(outcome, Committed):
@@ -145,7 +145,7 @@ class Session:
 
     async def close(self) -> None:
         self.epoch = NO_REVISION
-        await self._keeper.stop()
+        await self._lease_renewer.stop()
         if self.lease is not None:
             await self._store.revoke(self.lease)
 
@@ -211,7 +211,7 @@ class Session:
     def _stalled(self) -> None:
         """We were away for so long that the session is over, as far as we know: others may lead by now."""
         others = self._feed.image.live.keys() - {self.identity.broker_id}
-        if others and not self._keeper.is_connected:
+        if others and not self._lease_renewer.is_connected:
             self._lose()
         self._check_now.set()
 

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from penstock.broker.membership.keeper import Keeper
+from penstock.broker.membership.lease_renewer import LeaseRenewer
 from penstock.metadata.store import LeaseId, MetadataStore, StoreError
 
 TTL_MS = 160
@@ -52,7 +52,7 @@ class Watched:
         self.gone = asyncio.Event()
         self.stalled = asyncio.Event()
         self.connections: list[bool] = []
-        self.keeper = Keeper(
+        self.lease_renewer = LeaseRenewer(
             cast("MetadataStore", store),
             TTL_MS,
             on_gone=lambda _: self.gone.set(),
@@ -64,11 +64,11 @@ class Watched:
 def run(store: Callable[[], object], scenario: Callable[[Watched], Awaitable[None]]) -> None:
     async def main() -> None:
         watched = Watched(store())
-        watched.keeper.hold(LEASE)
+        watched.lease_renewer.hold(LEASE)
         try:
             await scenario(watched)
         finally:
-            await watched.keeper.stop()
+            await watched.lease_renewer.stop()
 
     asyncio.run(main())
     assert "penstock-session" not in {thread.name for thread in threading.enumerate()}
@@ -84,7 +84,7 @@ def test_a_lease_is_kept_again_and_again() -> None:
 
     async def scenario(watched: Watched) -> None:
         await renewals(leases, 6)
-        while not watched.keeper.is_connected:  # nothing may have run here for a while
+        while not watched.lease_renewer.is_connected:  # nothing may have run here for a while
             await renewals(leases, 1)
         assert not watched.gone.is_set()
 
@@ -122,7 +122,7 @@ def test_a_store_that_cannot_be_reached_ends_nothing(caplog: pytest.LogCaptureFi
     async def scenario(watched: Watched) -> None:
         while watched.connections != [False]:
             await renewals(leases, 1)
-        assert not watched.keeper.is_connected
+        assert not watched.lease_renewer.is_connected
         assert not watched.gone.is_set()
         leases.error = None
         while watched.connections[:2] != [False, True]:

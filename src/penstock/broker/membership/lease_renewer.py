@@ -1,4 +1,4 @@
-"""Keeps a lease from a thread of its own, as long as the event loop is alive (B3).
+"""Renew a lease from a separate thread, as long as the event loop is alive (B3).
 
 Work that blocks the loop for a while costs no session; a loop that hangs lets others take over.
 """
@@ -26,7 +26,7 @@ class Renewing(Protocol):
         """As `keep_alive`, but blocking."""
 
 
-class Keeper:
+class LeaseRenewer:
     """Started and stopped in the loop; `on_gone`, `on_stall` and `on_connection` are called there."""
 
     def __init__(
