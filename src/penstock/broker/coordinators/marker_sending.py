@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.broker.controller.cluster import Cluster, Spawn
 from penstock.broker.coordinators.markers import Ending, MarkerWriter
-from penstock.broker.coordinators.remote_markers import Parcel, RemoteMarkers
+from penstock.broker.coordinators.remote_markers import PendingMarker, RemoteMarkers
 from penstock.metadata.store import StoreError
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.ids import TopicPartition
@@ -117,8 +117,8 @@ class _Sending:
             self._failed.append(name)
         else:
             self._waiting += 1
-            parcel = Parcel(name, self._ending, self._is_wanted, self._told)
-            self._sender.remote.send(leader, parcel)
+            pending = PendingMarker(name, self._ending, self._is_wanted, self._told)
+            self._sender.remote.send(leader, pending)
 
     def _write(self, name: TopicPartition, marker: bytearray) -> None:
         try:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from penstock.broker.controller.cluster import Spawn
-from penstock.broker.coordinators.couriers import Courier
+from penstock.broker.coordinators.batching_sender import BatchingSender
 from penstock.broker.coordinators.markers import Ending
 from penstock.broker.membership.peers import Peers
 from penstock.model.errors import BrokerError, ErrorCode
@@ -25,7 +25,7 @@ _TIMEOUT_MS: Final = 30_000  # who writes markers answers earlier, with what is 
 Told = Callable[[TopicPartition, ErrorCode], None]
 
 
-class Parcel(NamedTuple):
+class PendingMarker(NamedTuple):
     """A marker for one partition; `told` hears what became of it, once."""
 
     name: TopicPartition
@@ -39,13 +39,15 @@ class RemoteMarkers:
 
     def __init__(self, peers: Peers, spawn: Spawn) -> None:
         self._peers = peers
-        self._courier: Courier[Parcel] = Courier(spawn, "markers", self._deliver)
+        self._sender: BatchingSender[PendingMarker] = BatchingSender(
+            spawn, "markers", self._deliver
+        )
 
-    def send(self, broker_id: int, parcel: Parcel) -> None:
-        self._courier.send(broker_id, parcel)
+    def send(self, broker_id: int, pending: PendingMarker) -> None:
+        self._sender.send(broker_id, pending)
 
-    async def _deliver(self, broker_id: int, parcels: list[Parcel]) -> None:
-        wanted = [parcel for parcel in parcels if parcel.is_wanted()]
+    async def _deliver(self, broker_id: int, markers: list[PendingMarker]) -> None:
+        wanted = [pending for pending in markers if pending.is_wanted()]
         if not wanted:
             return
         codes: dict[tuple[Ending, TopicPartition], ErrorCode] = {}
@@ -63,16 +65,16 @@ class RemoteMarkers:
             _log.info("markers-not-sent broker=%d count=%d error=%s", broker_id, len(wanted), error)
         except Exception:  # noqa: BLE001 - a bug, and no reason to wait for ever
             _log.exception("markers-failed broker=%d", broker_id)
-        for parcel in wanted:
-            parcel.told(
-                parcel.name, codes.get((parcel.ending, parcel.name), ErrorCode.NETWORK_EXCEPTION)
+        for pending in wanted:
+            pending.told(
+                pending.name, codes.get((pending.ending, pending.name), ErrorCode.NETWORK_EXCEPTION)
             )
 
 
-def _by_ending(parcels: Iterable[Parcel]) -> dict[Ending, list[TopicPartition]]:
+def _by_ending(markers: Iterable[PendingMarker]) -> dict[Ending, list[TopicPartition]]:
     found: dict[Ending, list[TopicPartition]] = {}
-    for parcel in parcels:
-        found.setdefault(parcel.ending, []).append(parcel.name)
+    for pending in markers:
+        found.setdefault(pending.ending, []).append(pending.name)
     return found
 
 

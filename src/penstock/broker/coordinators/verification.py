@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 from penstock.broker.controller.cluster import Spawn
-from penstock.broker.coordinators.couriers import Courier
+from penstock.broker.coordinators.batching_sender import BatchingSender
 from penstock.broker.coordinators.shards import Elsewhere
 from penstock.broker.membership.peers import Peers
 from penstock.broker.partitions.partition import Partition
@@ -142,7 +142,9 @@ class Verifier:
 
     def __init__(self, peers: Peers, spawn: Spawn) -> None:
         self._peers = peers
-        self._courier: Courier[Verification] = Courier(spawn, "verification", self._deliver)
+        self._sender: BatchingSender[Verification] = BatchingSender(
+            spawn, "verification", self._deliver
+        )
 
     def ask(
         self,
@@ -157,7 +159,7 @@ class Verifier:
         verification = Verification(
             transactional_id, producer, partitions, coordinator.epoch, adds=adds
         )
-        self._courier.send(coordinator.broker_id, verification)
+        self._sender.send(coordinator.broker_id, verification)
         return verification
 
     async def _deliver(self, broker_id: int, load: list[Verification]) -> None:

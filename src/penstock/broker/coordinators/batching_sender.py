@@ -1,4 +1,4 @@
-"""Takes what is meant for another broker there: while one load is on its way, the next one gathers."""
+"""Send items to other brokers in batches: while one is in flight, the next one collects."""
 
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -8,11 +8,11 @@ from penstock.broker.controller.cluster import Spawn
 
 T = TypeVar("T")
 
-MAX_LOAD: Final = 500
+MAX_BATCH: Final = 500
 
 
-class Courier(Generic[T]):
-    """`deliver` takes a load to a broker and must not fail: whatever becomes of it, the senders are told."""
+class BatchingSender(Generic[T]):
+    """`deliver` sends a batch to a broker. It must not raise: it reports every outcome itself."""
 
     def __init__(
         self, spawn: Spawn, name: str, deliver: Callable[[int, list[T]], Awaitable[None]]
@@ -20,22 +20,22 @@ class Courier(Generic[T]):
         self._spawn = spawn
         self._name = name
         self._deliver = deliver
-        self._queues: dict[int, deque[T]] = {}  # of brokers to which somebody is on the way
+        self._queues: dict[int, deque[T]] = {}  # of brokers with a request in flight
 
-    def send(self, broker_id: int, parcel: T) -> None:
-        """It leaves at the end of this tick, or when who left before is back."""
+    def send(self, broker_id: int, item: T) -> None:
+        """Send the item at the end of this tick, or when the request in flight has completed."""
         queue = self._queues.get(broker_id)
         if queue is not None:
-            queue.append(parcel)
+            queue.append(item)
             return
-        self._queues[broker_id] = deque([parcel])
+        self._queues[broker_id] = deque([item])
         self._spawn(self._go(broker_id), f"{self._name}-{broker_id}")
 
     async def _go(self, broker_id: int) -> None:
         queue = self._queues[broker_id]
         try:
             while queue:
-                load = [queue.popleft() for _ in range(min(MAX_LOAD, len(queue)))]
-                await self._deliver(broker_id, load)
+                batch = [queue.popleft() for _ in range(min(MAX_BATCH, len(queue)))]
+                await self._deliver(broker_id, batch)
         finally:
             del self._queues[broker_id]
