@@ -18,9 +18,9 @@ from penstock.broker.controller.cluster import Cluster
 from penstock.broker.controller.election import Identity
 from penstock.broker.coordinators.groups import GroupCoordinator
 from penstock.broker.coordinators.transactions import TransactionCoordinator
+from penstock.broker.maintenance.full_disk_handoff import FullDiskHandoff
 from penstock.broker.maintenance.housekeeping import Housekeeping
 from penstock.broker.maintenance.repair import Repair
-from penstock.broker.maintenance.yielding import Yielding
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.partitions.follower import Followers
 from penstock.broker.partitions.hosting import Hosting
@@ -195,7 +195,7 @@ class Node:
         await cluster.join(self._advertised())
         self._isr.start(self._chores.spawn)
         self._repair.start(self._chores.spawn)
-        Yielding(replicas, cluster, self._clock).start(self._chores.spawn)
+        FullDiskHandoff(replicas, cluster, self._clock).start(self._chores.spawn)
         groups.begin()  # joining gave new epochs: what was read before would be read again
         transactions.begin()
         for door in self._doors:

@@ -1,7 +1,8 @@
-"""Lets others lead while this broker's disk is full: they may have room (L4).
+"""Hand leadership to other brokers while this broker's disk is full: they may have room (L4).
 
-Only where enough others are in sync without it. It goes on as a follower that takes nothing, and is in sync
-again when it has room. Where the others are full as well the lead comes round again, but not at once.
+A partition is handed off only if enough other replicas are in sync. This broker then follows
+without fetching, and rejoins the ISR when it has room. If the others are full as well,
+leadership may come back, but not at once.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ _LOOK_S: Final = 0.5
 _AGAIN_MS: Final = 30_000  # the same partition
 
 
-class Yielding:
+class FullDiskHandoff:
     def __init__(self, replicas: Replicas, cluster: Cluster, clock: Clock) -> None:
         self._replicas = replicas
         self._cluster = cluster

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.controller.lost_logs import answer, places_of
-from penstock.broker.maintenance import housekeeping, yielding
+from penstock.broker.maintenance import full_disk_handoff, housekeeping
 from penstock.broker.partitions import fetcher
 from penstock.broker.partitions.replicas import Replicas
 from penstock.metadata.rules.config_changes import ConfigOp, Op, Resource
@@ -25,7 +25,7 @@ TOPIC = "t"
 def _brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
     """Whether there is room is for the test to say."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(yielding, "_LOOK_S", 0.005)
+        patch.setattr(full_disk_handoff, "_LOOK_S", 0.005)
         patch.setattr(housekeeping, "_DISK_S", 3600)
         patch.setattr(fetcher, "_LONGEST_RETRY_S", 0.05)
         with several_brokers(tmp_path_factory.mktemp("several")) as started:
