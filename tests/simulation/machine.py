@@ -387,7 +387,7 @@ def simulated(world: World, machines: dict[str, Machine]) -> Iterator[None]:
         mock.patch("penstock.node.node.DataDirectory", directory),
         mock.patch("penstock.broker.membership.session.LeaseRenewer", SimLeaseRenewer),
         mock.patch("penstock.broker.membership.lease_renewer.monotonic", now_s),
-        mock.patch("penstock.broker.membership.departed.monotonic", now_s),
+        mock.patch("penstock.broker.membership.recently_lost_brokers.monotonic", now_s),
         mock.patch("penstock.storage.syncs.monotonic", now_s),
         mock.patch("penstock.broker.coordinators.shard.set", OrderedSet, create=True),
         mock.patch("penstock.broker.partitions.waiters.set", OrderedSet, create=True),

@@ -16,10 +16,10 @@ from penstock.broker.controller.election import Membership
 from penstock.broker.controller.promotions import Promotions
 from penstock.broker.controller.unclean_recovery import UncleanRecovery
 from penstock.broker.controller.upkeep import Upkeep
-from penstock.broker.membership.departed import Departed
 from penstock.broker.membership.heartbeats import Heartbeats
 from penstock.broker.membership.image_feed import ImageFeed
 from penstock.broker.membership.isolation_vote import IsolationVote
+from penstock.broker.membership.recently_lost_brokers import RecentlyLostBrokers
 from penstock.broker.membership.refused_connections import RefusedConnectionDetector
 from penstock.broker.membership.session import Identity, Session
 from penstock.metadata.image import BrokerInfo, Delta, Endpoint
@@ -76,8 +76,8 @@ class Cluster(Delegation):
         self._upkeep.avoid(lambda: duties.reachability.avoided)
         self._membership = Membership(store, feed, self._committer, self._session, duties, happened)
         self._heartbeats = Heartbeats(self, self._session, self.peers, duties.receive)
-        self._departed = Departed()
-        self.on_change(lambda delta: self._departed.take(self.image, delta))
+        self._recently_lost = RecentlyLostBrokers()
+        self.on_change(lambda delta: self._recently_lost.take(self.image, delta))
         self._refused_connections = RefusedConnectionDetector(
             store, self, self._session, self.peers, spawn
         )
@@ -116,7 +116,9 @@ class Cluster(Delegation):
             )
         self._take_settings(Delta(self.image.revision, broker_configs=True))
         self._check_topics()
-        self._departed.take(self.image, Delta(self.image.revision, brokers=[*self.image.brokers]))
+        self._recently_lost.take(
+            self.image, Delta(self.image.revision, brokers=[*self.image.brokers])
+        )
         self._run(self._feed.run(), "metadata-watch")
 
     async def join(self, listeners: Mapping[str, Endpoint]) -> None:
@@ -214,11 +216,11 @@ class Cluster(Delegation):
         """
         return _reached(listener, self.image.usable_brokers() or [self._session.own])
 
-    def told_endpoints(self, listener: str) -> list[tuple[BrokerInfo, Endpoint]]:
+    def endpoints_with_grace(self, listener: str) -> list[tuple[BrokerInfo, Endpoint]]:
         """Those of `endpoints`, and of brokers that were among them until a moment ago."""
         running = self.endpoints(listener)
         ids = {broker.id for broker, _ in running}
-        gone = (broker for broker in self._departed.brokers() if broker.id not in ids)
+        gone = (broker for broker in self._recently_lost.brokers() if broker.id not in ids)
         return running + _reached(listener, gone)
 
     # the controller's part

@@ -89,7 +89,7 @@ def _answer(
     request: MetadataRequest, context: Context, failures: Mapping[str, BrokerError]
 ) -> Steps[MetadataResponse]:
     cluster = context.cluster
-    image, endpoints = cluster.image, cluster.told_endpoints
+    image, endpoints = cluster.image, cluster.endpoints_with_grace
     topics: list[MetadataResponseTopic] = []
     step = _Step()
     if request.topics is None or (context.version == 0 and not request.topics):

@@ -310,7 +310,7 @@ def test_a_broker_that_is_not_registered_at_the_moment_is_still_told_to_its_clie
                 await asyncio.sleep(0)
             ((broker, endpoint),) = cluster.endpoints("PLAINTEXT")
             assert (broker.id, endpoint) == (1, told)
-            assert len(cluster.told_endpoints("PLAINTEXT")) == 1, "it is not told of twice"
+            assert len(cluster.endpoints_with_grace("PLAINTEXT")) == 1, "it is not told of twice"
 
     run(scenario())
 
@@ -324,7 +324,7 @@ def test_clients_that_look_for_leaders_are_told_of_a_broker_that_died_a_moment_a
 
             def look(_: Delta) -> None:
                 if [broker.id for broker, _ in one.endpoints("PLAINTEXT")] == [1]:
-                    told.append([broker.id for broker, _ in one.told_endpoints("PLAINTEXT")])
+                    told.append([broker.id for broker, _ in one.endpoints_with_grace("PLAINTEXT")])
                     seen.set()
 
             told: list[list[int]] = []

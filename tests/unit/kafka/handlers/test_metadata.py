@@ -46,7 +46,7 @@ def test_who_looks_for_leaders_is_told_of_brokers_that_have_just_died_too(
 ) -> None:
     (running,) = broker.cluster.endpoints("PLAINTEXT")
     died = running[0]._replace(id=2), running[1]
-    monkeypatch.setattr(broker.cluster, "told_endpoints", lambda _: [running, died])
+    monkeypatch.setattr(broker.cluster, "endpoints_with_grace", lambda _: [running, died])
     topics = [MetadataRequestTopic(name=name) for name in names]
     answered = broker.ask(MetadataRequest(topics=topics), 12)
     assert [one.node_id for one in answered.brokers] == told

@@ -1,7 +1,7 @@
-"""Brokers that clients are told of for a moment longer, although they are gone.
+"""Brokers that metadata responses still list for a few seconds after they were lost.
 
-A client that is told at once that a broker is gone and that others lead its partitions may stumble: librdkafka takes the
-broker apart while it moves the partitions away from it, and they stay nowhere until it looks again, a second later.
+librdkafka destroys a broker that disappears from metadata while it still moves that broker's
+partitions to their new leaders. They then have no broker until its next refresh, a second later.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from penstock.metadata.image import BrokerInfo, ClusterImage, Delta
 _LINGERS_S: Final = 3.0  # clients look for new leaders at least once a second
 
 
-class Departed:
+class RecentlyLostBrokers:
     """`take` every change of the image."""
 
     def __init__(self, clock_s: Callable[[], float] = monotonic) -> None:
@@ -31,7 +31,7 @@ class Departed:
                 self._until_s[broker_id] = self._clock_s() + _LINGERS_S, before
 
     def brokers(self) -> list[BrokerInfo]:
-        """Those that were there a moment ago, and have not said that they would leave."""
+        """Return the brokers that were lost a moment ago without announcing a shutdown."""
         now_s = self._clock_s()
         self._until_s = {it: kept for it, kept in self._until_s.items() if kept[0] > now_s}
         return [broker for _, broker in self._until_s.values()]
