@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest import mock
 
-from penstock.broker.controller.duties import Duties
+from penstock.broker.controller.broker_lifecycle import BrokerLifecycle
 from penstock.broker.controller.upkeep import Upkeep
 from penstock.broker.membership.isolation_vote import IsolationVote
 from penstock.broker.membership.leader_reachability import LeaderReachability
@@ -147,8 +147,8 @@ def a_leader_that_trusts_its_last_word_of_the_store() -> AbstractContextManager[
 def a_controller_that_takes_its_own_start_for_everybodys() -> Iterator[None]:
     """C4: it waits for who just died."""
     with (
-        mock.patch.object(Duties, "_end_patience"),
-        mock.patch.object(Duties, "_notice"),
+        mock.patch.object(BrokerLifecycle, "_end_patience"),
+        mock.patch.object(BrokerLifecycle, "_notice"),
     ):
         yield
 

@@ -467,7 +467,7 @@ def test_an_error_of_our_own_does_not_end_the_controllers_work(
     async def scenario(started: Brokers) -> None:
         first = await started.start(1)
         fails = True
-        attend = first._duties.attend
+        attend = first._lifecycle.attend
 
         async def broken() -> None:
             nonlocal fails
@@ -477,7 +477,7 @@ def test_an_error_of_our_own_does_not_end_the_controllers_work(
             await attend()
 
         monkeypatch.setattr(membership, "_RETRY_S", 0)
-        monkeypatch.setattr(first._duties, "attend", broken)
+        monkeypatch.setattr(first._lifecycle, "attend", broken)
         await started.start(2)
 
     run(tmp_path, scenario)
@@ -489,7 +489,7 @@ def test_a_broker_that_cannot_be_registered_holds_up_no_other(
 ) -> None:
     async def scenario(started: Brokers) -> None:
         first = await started.start(1)
-        register = first._duties._register
+        register = first._lifecycle._register
 
         async def refusing(broker_id: int) -> None:
             if broker_id == 2:
@@ -497,7 +497,7 @@ def test_a_broker_that_cannot_be_registered_holds_up_no_other(
             await register(broker_id)
 
         monkeypatch.setattr(membership, "_RETRY_S", 0.01)
-        monkeypatch.setattr(first._duties, "_register", refusing)
+        monkeypatch.setattr(first._lifecycle, "_register", refusing)
         tasks = Tasks()
         tasks.spawn(started.start(2), "never-admitted")
         await started.start(3)

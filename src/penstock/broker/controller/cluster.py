@@ -8,10 +8,10 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
+from penstock.broker.controller.broker_lifecycle import BrokerLifecycle, Report
+from penstock.broker.controller.client import ControllerClient, Spawn
 from penstock.broker.controller.commands import DEFAULT_TIMEOUT_MS, new_id
 from penstock.broker.controller.committer import Committer
-from penstock.broker.controller.delegation import Delegation, Spawn
-from penstock.broker.controller.duties import Duties, Report
 from penstock.broker.controller.election import Membership
 from penstock.broker.controller.promotions import Promotions
 from penstock.broker.controller.unclean_recovery import UncleanRecovery
@@ -50,7 +50,7 @@ _FAREWELL_S: Final = 1.0  # in which clients are told of the new leaders
 _TTLS_OF_PATIENCE: Final = 2  # C4
 
 
-class Cluster(Delegation):
+class Cluster(ControllerClient):
     """Owns the store. `load` gives the picture; `join` makes this broker a part of it; `stop` takes it out."""
 
     def __init__(
@@ -70,19 +70,21 @@ class Cluster(Delegation):
         self._upkeep = Upkeep(self, self._committer)
         self._promotions = Promotions(self, self._committer, self.peers)
         self._unclean_recovery = UncleanRecovery(self, self._committer, self.peers)
-        self._duties = duties = Duties(
+        self._lifecycle = lifecycle = BrokerLifecycle(
             self, self._committer, self._upkeep, happened.set, patience_ms=patience_ms
         )
-        self._upkeep.avoid(lambda: duties.reachability.avoided)
-        self._membership = Membership(store, feed, self._committer, self._session, duties, happened)
-        self._heartbeats = Heartbeats(self, self._session, self.peers, duties.receive)
+        self._upkeep.avoid(lambda: lifecycle.reachability.avoided)
+        self._membership = Membership(
+            store, feed, self._committer, self._session, lifecycle, happened
+        )
+        self._heartbeats = Heartbeats(self, self._session, self.peers, lifecycle.receive)
         self._recently_lost = RecentlyLostBrokers()
         self.on_change(lambda delta: self._recently_lost.take(self.image, delta))
         self._refused_connections = RefusedConnectionDetector(
             store, self, self._session, self.peers, spawn
         )
         self._isolation_vote = IsolationVote(
-            store, self, self._session, self._heartbeats, duties.reachability
+            store, self, self._session, self._heartbeats, lifecycle.reachability
         )
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -227,17 +229,17 @@ class Cluster(Delegation):
 
     async def decide_isrs(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """A leader that its followers cannot reach is replaced, rather than left alone in sync."""
-        reachability = self._duties.reachability
+        reachability = self._lifecycle.reachability
         if reachability.is_accused(request.broker_id):
             await reachability.attend()
         return await super().decide_isrs(request)
 
     def heartbeat(self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
-        return self._duties.receive(request)
+        return self._lifecycle.receive(request)
 
     def last_report(self, broker_id: int) -> Report | None:
         """What another broker last reported to this one as the controller; None at any other broker."""
-        return self._duties.last_report(broker_id) if self.is_controller else None
+        return self._lifecycle.last_report(broker_id) if self.is_controller else None
 
     async def confirm_deleted(self, topic_ids: Iterable[TopicId]) -> None:
         """This broker holds no data of those topics any more; once nobody does, their tombstones go."""
@@ -247,7 +249,7 @@ class Cluster(Delegation):
 
     def _known_deleted(self, broker_id: int) -> list[TopicId]:
         """Who has taken in that a topic was deleted has put its data away (O4)."""
-        applied, revisions = self._duties.applied(broker_id), self.image.key_revisions
+        applied, revisions = self._lifecycle.applied(broker_id), self.image.key_revisions
         return [it for it in self.image.tombstones if revisions[tombstone_key(it)] <= applied]
 
 

@@ -45,7 +45,7 @@ class Committer:
         self._trouble = ""  # what the store last said of a commit that may not have happened
 
     @property
-    def holds_office(self) -> bool:
+    def is_active_controller(self) -> bool:
         mine = self.controller_epoch
         return mine != NO_REVISION and self._feed.image.controller_epoch == mine
 
@@ -122,7 +122,7 @@ class Committer:
         """What is decided from here on counts only while this office lasts, also if we lose it, or get another, before
         it is written."""
         self._office = self.controller_epoch
-        if not self.holds_office:
+        if not self.is_active_controller:
             raise BrokerError(
                 f"this broker is not the controller; broker {self._feed.image.controller_id} is",
                 ErrorCode.NOT_CONTROLLER,

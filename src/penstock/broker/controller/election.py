@@ -5,8 +5,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from penstock.broker.controller.broker_lifecycle import BrokerLifecycle
 from penstock.broker.controller.committer import Committer
-from penstock.broker.controller.duties import Duties
 from penstock.broker.membership.image_feed import ImageFeed
 from penstock.broker.membership.session import Identity, Session
 from penstock.metadata.image import Delta
@@ -43,14 +43,14 @@ class Membership:
         feed: ImageFeed,
         committer: Committer,
         session: Session,
-        duties: Duties,
+        lifecycle: BrokerLifecycle,
         happened: asyncio.Event,
     ) -> None:
         self._store = store
         self._feed = feed
         self._committer = committer
         self._session = session
-        self._duties = duties
+        self._lifecycle = lifecycle
         self._happened = happened
         self._has_taken_part = False
         self._is_leaving = False
@@ -102,10 +102,10 @@ class Membership:
             await self._session.open()
         if self._feed.image.controller_id is None and self._may_campaign():
             await self._campaign()
-        if self._committer.holds_office and self._duties.reachability.is_cut_off:
+        if self._committer.is_active_controller and self._lifecycle.reachability.is_cut_off:
             await self._resign()
-        if self._committer.holds_office:
-            await self._duties.attend()
+        if self._committer.is_active_controller:
+            await self._lifecycle.attend()
 
     def _may_campaign(self) -> bool:
         resigned_lately = asyncio.get_running_loop().time() < self._stands_back_until_s
@@ -130,7 +130,7 @@ class Membership:
         return leaves and any(broker.may_lead for broker in brokers.values())
 
     def _notice(self, delta: Delta) -> None:
-        if delta.controller and not self._committer.holds_office:
+        if delta.controller and not self._committer.is_active_controller:
             self._committer.controller_epoch = NO_REVISION
         if delta.controller and self._feed.image.controller_id is not None:
             self._stands_back_until_s = 0.0  # another has had its chance
@@ -168,4 +168,4 @@ class Membership:
             return
         self._committer.controller_epoch = epoch
         _log.info("controller-elected broker=%d epoch=%d", self._session.identity.broker_id, epoch)
-        await self._duties.begin(is_cold=not self._has_taken_part)
+        await self._lifecycle.begin(is_cold=not self._has_taken_part)

@@ -45,7 +45,7 @@ class Promotions:
             await self._happened.wait()
             self._happened.clear()
             while self._is_ours and (topics := in_promotion(self._view.image)):
-                for topic in topics if self._committer.holds_office else ():
+                for topic in topics if self._committer.is_active_controller else ():
                     await self._attend(topic)
                 if in_promotion(self._view.image):
                     await asyncio.sleep(_RETRY_S)

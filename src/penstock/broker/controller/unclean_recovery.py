@@ -55,7 +55,7 @@ class UncleanRecovery:
 
     async def _look(self) -> None:
         view = self._view
-        if not self._committer.holds_office or not view.image.leaderless_count:
+        if not self._committer.is_active_controller or not view.image.leaderless_count:
             return
         places = partitions_to_recover(view.image, view.rules)
         if not places:

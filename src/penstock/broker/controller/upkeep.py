@@ -66,7 +66,7 @@ class Upkeep:
         due_s, restless_s = now_s() + interval_s, now_s()
         while now_s() < due_s:
             await asyncio.sleep(min(_LOOK_S, interval_s))
-            if not (self._is_owed and self._committer.holds_office and self._is_settled()):
+            if not (self._is_owed and self._committer.is_active_controller and self._is_settled()):
                 restless_s = now_s()
             elif now_s() - restless_s >= _CALM_S:
                 return
@@ -82,7 +82,9 @@ class Upkeep:
         )
 
     async def _balance(self) -> None:
-        while self._committer.holds_office and self._view.config.auto_leader_rebalance_enable:
+        while (
+            self._committer.is_active_controller and self._view.config.auto_leader_rebalance_enable
+        ):
             if not await self._do("leaders-balanced", self._moves):
                 return
             await asyncio.sleep(1)

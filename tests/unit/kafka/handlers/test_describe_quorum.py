@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.controller.duties import Report
+from penstock.broker.controller.broker_lifecycle import Report
 from penstock.kafka.security import Operation, ResourceType
 from penstock.model.errors import ErrorCode
 from penstock.wire.messages.describe_quorum import (

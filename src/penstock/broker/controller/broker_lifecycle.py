@@ -1,6 +1,6 @@
-"""What the controller does unasked: it admits brokers, puts others in the place of lost ones, and lets them leave in peace.
+"""The controller's handling of brokers: registration, unfencing, failover, controlled shutdown.
 
-Everything is decided from the image, so that a new controller goes on where the last one stopped.
+Everything is decided from the image, so a new controller continues where the last one stopped.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class Standing(NamedTuple):
     should_shut_down: bool
 
 
-class Duties:
+class BrokerLifecycle:
     """`wake` brings about the next `attend`. Only the membership that holds the office calls it."""
 
     def __init__(
@@ -76,9 +76,8 @@ class Duties:
         self._failed: dict[int, int] = {}  # the session in which a broker's disk failed
         self._handed_over: dict[int, Revision] = {}  # when it led nothing any more
         self._seen_to_start: set[int] = set()
-        self._veterans: dict[
-            int, int
-        ] = {}  # sessions that may be left over, or of a cluster that ran before us
+        # These sessions may be left over, or of a cluster that ran before us.
+        self._sessions_before_us: dict[int, int] = {}
         self._waits_until_s = 0.0
         self.reachability: Final = LeaderReachability(view, committer.commit_fast, wake)
         view.on_change(self._notice)
@@ -91,10 +90,10 @@ class Duties:
         self._handed_over.clear()
         self.reachability.begin()
         loop = asyncio.get_running_loop()
-        self._veterans = {}
+        self._sessions_before_us = {}
         if is_cold:
             others = [it for it in self._image.usable_brokers() if it.id != self._view.broker_id]
-            self._veterans = {it.id: it.epoch for it in others}
+            self._sessions_before_us = {it.id: it.epoch for it in others}
             if self._image.topics:
                 self._upkeep.balance_soon()
             self._waits_until_s = loop.time() + self._patience_s
@@ -164,7 +163,7 @@ class Duties:
         """
         broker = self._registered(broker_id, epoch)
         self._note(broker_id, epoch, applied)
-        if self._veterans.get(broker_id) == epoch:
+        if self._sessions_before_us.get(broker_id) == epoch:
             self._end_patience()
         if has_failed and self._failed.get(broker_id) != epoch:
             self._failed[broker_id] = epoch
@@ -203,7 +202,7 @@ class Duties:
         return 0 if report is None else report.applied
 
     def _registered(self, broker_id: int, epoch: int) -> BrokerInfo:
-        if not self._committer.holds_office:
+        if not self._committer.is_active_controller:
             raise BrokerError("this broker is not the controller", ErrorCode.NOT_CONTROLLER)
         broker = self._image.brokers.get(broker_id)
         if broker is None or broker_id not in self._image.registrations:
@@ -270,7 +269,7 @@ class Duties:
 
     def _end_patience(self) -> None:
         """Somebody took part before us and still does: the cluster was running, and who is absent is lost."""
-        self._veterans = {}
+        self._sessions_before_us = {}
         self._waits_until_s = 0.0
         self._wake()
 

@@ -1,4 +1,4 @@
-"""What this broker has the controller do for it, and does itself for the others while it is the controller."""
+"""Requests to the controller; a broker that is the controller handles its own."""
 
 import asyncio
 import logging
@@ -47,7 +47,7 @@ class Spawn(Protocol):
     def __call__(self, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]: ...
 
 
-class Delegation(Commands):
+class ControllerClient(Commands):
     def __init__(
         self,
         feed: ImageFeed,
@@ -67,7 +67,7 @@ class Delegation(Commands):
 
     @property
     def is_controller(self) -> bool:
-        return self._committer.holds_office
+        return self._committer.is_active_controller
 
     @property
     def epoch(self) -> Revision:
