@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter
 
 from penstock.broker.controller.cluster import Cluster
-from penstock.broker.controller.election import Identity
+from penstock.broker.membership.session import Identity
 from penstock.metadata.image import Endpoint
 from penstock.metadata.rules.controller import TopicSpec
 from penstock.metadata.sqlite.store import SqliteStore

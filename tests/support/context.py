@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.broker.controller.cluster import Cluster
-from penstock.broker.controller.election import Identity
 from penstock.broker.coordinators.groups import GroupCoordinator
 from penstock.broker.coordinators.transactions import TransactionCoordinator
+from penstock.broker.membership.session import Identity
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.partitions.follower import Followers
 from penstock.broker.partitions.hosting import Hosting

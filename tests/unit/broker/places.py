@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from penstock.broker.controller.cluster import Cluster
-from penstock.broker.controller.election import Identity
+from penstock.broker.membership.session import Identity
 from penstock.metadata.image import TopicImage
 from penstock.metadata.rules.controller import TopicSpec
 from penstock.metadata.sqlite.store import SqliteStore

@@ -112,7 +112,7 @@ def test_a_controller_that_is_cut_off_resigns_and_another_takes_the_office(
             "is_cut_off",
             property(lambda it: it._view.broker_id == first.broker_id),
         )
-        first._membership._happened.set()
+        first._election._happened.set()
         await seen(second, lambda: second.image.controller_id in (2, 3))
         assert not first.is_controller
         await first.auto_create_topic("t")
@@ -132,10 +132,10 @@ def test_one_that_resigned_and_has_had_a_successor_takes_the_office_again_at_onc
         monkeypatch.setattr(
             LeaderReachability, "is_cut_off", property(lambda it: it._view.broker_id in cut_off)
         )
-        first._membership._happened.set()
+        first._election._happened.set()
         await seen(first, lambda: first.image.controller_id == 2)
         cut_off.symmetric_difference_update({1, 2})
-        second._membership._happened.set()
+        second._election._happened.set()
         await seen(first, lambda: first.image.controller_id == 1)
 
     run(tmp_path, scenario)

@@ -17,7 +17,7 @@ import pytest
 import uvloop
 
 from penstock.broker.controller.cluster import Cluster
-from penstock.broker.controller.election import Membership
+from penstock.broker.controller.election import ControllerElection
 from penstock.broker.coordinators.groups import GroupCoordinator
 from penstock.broker.coordinators.transactions import TransactionCoordinator
 from penstock.broker.maintenance.housekeeping import Housekeeping
@@ -296,7 +296,7 @@ STEPS: list[tuple[Any, str]] = [
     (TransactionCoordinator, "begin"),
     (Listener, "listen"),
     (Cluster, "join"),
-    (Membership, "admitted"),
+    (ControllerElection, "admitted"),
     (DataDirectory, "note_broker_epoch"),
     (Listener, "open"),
     (Housekeeping, "start"),

@@ -12,7 +12,7 @@ from penstock.broker.controller.broker_lifecycle import BrokerLifecycle, Report
 from penstock.broker.controller.client import ControllerClient, Spawn
 from penstock.broker.controller.commands import DEFAULT_TIMEOUT_MS, new_id
 from penstock.broker.controller.committer import Committer
-from penstock.broker.controller.election import Membership
+from penstock.broker.controller.election import ControllerElection
 from penstock.broker.controller.promotions import Promotions
 from penstock.broker.controller.unclean_recovery import UncleanRecovery
 from penstock.broker.controller.upkeep import Upkeep
@@ -74,7 +74,7 @@ class Cluster(ControllerClient):
             self, self._committer, self._upkeep, happened.set, patience_ms=patience_ms
         )
         self._upkeep.avoid(lambda: lifecycle.reachability.avoided)
-        self._membership = Membership(
+        self._election = ControllerElection(
             store, feed, self._committer, self._session, lifecycle, happened
         )
         self._heartbeats = Heartbeats(self, self._session, self.peers, lifecycle.receive)
@@ -125,8 +125,8 @@ class Cluster(ControllerClient):
 
     async def join(self, listeners: Mapping[str, Endpoint]) -> None:
         """Returns when this broker takes part. Listen before: who does not answer looks dead."""
-        await self._membership.join(listeners)
-        self._run(self._membership.do_duties(), "cluster-duties")
+        await self._election.join(listeners)
+        self._run(self._election.do_duties(), "cluster-duties")
         self._run(self._session.check_for_ever(), "session-check")
         self._run(self._heartbeats.send_for_ever(), "heartbeats")
         self._run(self._isolation_vote.look_for_ever(), "ballot")
@@ -134,7 +134,7 @@ class Cluster(ControllerClient):
         self._run(self._promotions.attend_for_ever(), "promotions")
         self._run(self._unclean_recovery.look_for_ever(), "surveys")
         self._refused_connections.begin()
-        await self._membership.admitted()
+        await self._election.admitted()
 
     async def hand_over(self) -> None:
         """Before a stop: returns when others lead what this broker led, and know it (O1). Alone, at once."""
@@ -146,7 +146,7 @@ class Cluster(ControllerClient):
 
     def begin_to_leave(self) -> None:
         """From now on nobody is let in any more, and a session that is lost stays lost."""
-        self._membership.begin_to_leave()
+        self._election.begin_to_leave()
 
     async def stop(self) -> None:
         """Gives up session and office, and closes the store."""
@@ -157,7 +157,7 @@ class Cluster(ControllerClient):
         await self._refused_connections.stop()
         await self.peers.close()
         try:
-            await self._membership.leave()
+            await self._election.leave()
         except StoreError as error:  # the session then ends by itself
             _log.warning("session-not-ended error=%s", error)
         await self._store.close()

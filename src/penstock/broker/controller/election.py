@@ -1,4 +1,4 @@
-"""This broker's place in the cluster: a session always, and the controller's office when it is vacant."""
+"""Keep this broker in the cluster: reopen a lost session, run for controller if there is none."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from typing import Final
 from penstock.broker.controller.broker_lifecycle import BrokerLifecycle
 from penstock.broker.controller.committer import Committer
 from penstock.broker.membership.image_feed import ImageFeed
-from penstock.broker.membership.session import Identity, Session
+from penstock.broker.membership.session import Session
 from penstock.metadata.image import Delta
 from penstock.metadata.store import (
     NO_REVISION,
@@ -25,8 +25,6 @@ from penstock.metadata.store import (
 from penstock.metadata.values import CONTROLLER, Endpoint, encode, live_key
 from penstock.model.errors import BrokerError
 
-__all__ = ["Identity", "Membership"]
-
 _log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.5
@@ -34,7 +32,7 @@ _STANDS_BACK_S: Final = 10.0  # after a resignation, unless another takes the of
 _CLOCK_SLACK_S: Final = 0.01  # timers may be a little early
 
 
-class Membership:
+class ControllerElection:
     """`happened` tells that there may be something to do."""
 
     def __init__(

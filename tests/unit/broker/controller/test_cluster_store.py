@@ -7,7 +7,7 @@ import pytest
 
 from penstock.broker.controller.batching import MAX_OPS
 from penstock.broker.controller.cluster import Cluster
-from penstock.broker.controller.election import Identity
+from penstock.broker.membership.session import Identity
 from penstock.metadata.image import Delta
 from penstock.metadata.rules.config_changes import ConfigOp, Op, Resource
 from penstock.metadata.rules.controller import TopicSpec
