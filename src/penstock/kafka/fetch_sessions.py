@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from penstock.broker.partitions.partition import Partition
-from penstock.broker.partitions.waiters import Waiter, Watched, unwatch, watch
+from penstock.broker.partitions.waiters import DelayedFetch, Watched, unwatch, watch
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.model.steps import Steps, finish
 from penstock.replication.leader import NEVER_MS
@@ -100,7 +100,7 @@ class FetchSession:
         self.epoch = 1
         self.by_id = by_id  # its reader names topics by id
         self.used_ms = now_ms
-        self.parked: Waiter | None = None  # the last of its fetches that wait
+        self.parked: DelayedFetch | None = None  # the last of its fetches that wait
         self.is_closed = False
         self.active: dict[FetchPartition, None] = {}
         self._partitions: dict[Key, FetchPartition] = {}
@@ -153,15 +153,15 @@ class FetchSession:
     def grew(self, partition: Watched, size_bytes: int) -> None:
         self._stirred(self._by_partition[partition])
         if self.parked is not None:
-            self.parked.lacks_less(size_bytes)
+            self.parked.bytes_arrived(size_bytes)
 
     def _stirred(self, wanted: FetchPartition) -> None:
         wanted.stirs += 1
         self.active[wanted] = None
 
-    def settle(self) -> None:
+    def try_complete(self) -> None:
         if self.parked is not None:
-            self.parked.settle()
+            self.parked.try_complete()
 
     def changed(self, partition: Watched) -> None:
         self._stirred(self._by_partition[partition])

@@ -9,7 +9,7 @@ import logging
 from typing import Any, Final
 
 from penstock.broker.partitions.topic import Host, Isolation, Read, Topic
-from penstock.broker.partitions.waiters import Commits, Watcher
+from penstock.broker.partitions.waiters import HighWatermarkWaiters, Watcher
 from penstock.model.errors import BrokerError, ErrorCode, NotLeader, StorageFault
 from penstock.model.ids import TopicPartition
 from penstock.replication.leader import Leadership
@@ -66,8 +66,8 @@ class PartitionLog:
         self.failure: BrokerError | None = None  # why it can no longer be used
         self.is_stopped = False  # by that, until there is another leader epoch
         self.loss_epoch = -1  # what was committed before this epoch may have been lost with it
-        self._commits: Commits | None = None
-        self._durables: Commits | None = None
+        self._commits: HighWatermarkWaiters | None = None
+        self._durables: HighWatermarkWaiters | None = None
         self._durable_offset = 0  # all below is on the disk; some topics count no more
         self._uncommitted_bytes = 0
         self._host = host
@@ -171,7 +171,7 @@ class PartitionLog:
         if next_offset <= self.high_watermark:
             return None
         if self._commits is None:
-            self._commits = Commits()
+            self._commits = HighWatermarkWaiters()
         return self._commits.wait_for(next_offset, self._host.loop)
 
     def written(self, next_offset: int) -> asyncio.Future[None] | None:
@@ -179,7 +179,7 @@ class PartitionLog:
         if not self.topic.sync_each_append or next_offset <= self._durable_offset:
             return None
         if self._durables is None:
-            self._durables = Commits()
+            self._durables = HighWatermarkWaiters()
         return self._durables.wait_for(next_offset, self._host.loop)
 
     def _commit_upto(self, next_offset: int, size_bytes: int) -> None:

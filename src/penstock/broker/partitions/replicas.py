@@ -418,7 +418,7 @@ class Replicas:
                 self._tell(partition, partition.replica_watchers, size_bytes, told)
         for watcher in told:
             try:
-                watcher.settle()
+                watcher.try_complete()
             except Exception:  # noqa: BLE001 # a bug, and no reason for all others to wait for ever
                 _log.exception("watcher-failed watcher=%s", watcher)
 

@@ -16,10 +16,10 @@ class Watcher(Protocol):
     """Hears what happens to the partitions that it is registered with."""
 
     def grew(self, partition: "Watched", size_bytes: int) -> None:
-        """There is more to read. `settle` follows, when all that grew in this tick have been told of."""
+        """There is more to read. `try_complete` follows once all growth of this tick is noted."""
 
-    def settle(self) -> None:
-        """Now is the time to act on it: one answer tells of all."""
+    def try_complete(self) -> None:
+        """Act on the growth noted in this tick: one response covers all of it."""
 
     def changed(self, partition: "Watched") -> None:
         """Something else happened that a reader must see: a new start, another epoch, a failure."""
@@ -47,12 +47,13 @@ def unwatch(partition: Watched, watcher: Watcher) -> None:
             watchers.discard(watcher)
 
 
-class Waiter:
+class DelayedFetch:
     """One parked request. `fire` is called exactly once, unless it is cancelled first.
 
-    It watches `partitions`; whoever watches for it calls `lacks_less`, `settle` and `fire` instead. Bytes
-    that arrive are only counted. When that seems enough, `recount` says how many are lacking in truth; a
-    `wary` one asks each time, since a few bytes may make many others visible (a commit marker does).
+    It watches `partitions`, or another watcher forwards `bytes_arrived`, `try_complete` and `fire`.
+    Arriving bytes are only counted. When the count suffices, `recount` returns how many bytes
+    are missing in fact. With `recheck_always` it is called for every growth, since a few bytes
+    can make many others visible: a commit marker does.
     """
 
     __slots__ = (
@@ -60,9 +61,9 @@ class Waiter:
         "_fire",
         "_lacking_bytes",
         "_partitions",
+        "_recheck_always",
         "_recount",
         "_timer",
-        "_wary",
     )
 
     def __init__(
@@ -74,13 +75,13 @@ class Waiter:
         loop: asyncio.AbstractEventLoop,
         *,
         recount: Callable[[], int] | None = None,
-        wary: bool = False,
+        recheck_always: bool = False,
         as_replica: bool = False,
     ) -> None:
         self._lacking_bytes = lacking_bytes
         self._fire: Callable[[], None] | None = fire
         self._recount = recount
-        self._wary = wary
+        self._recheck_always = recheck_always
         self._as_replica = as_replica
         self._partitions: list[Watched] = []
         self.watch(partitions)
@@ -105,16 +106,16 @@ class Waiter:
         return bool(self._partitions)
 
     def grew(self, partition: Watched, size_bytes: int) -> None:  # noqa: ARG002 - a Watcher
-        self.lacks_less(size_bytes)
+        self.bytes_arrived(size_bytes)
 
     def changed(self, partition: Watched) -> None:  # noqa: ARG002 - a Watcher
         self.fire()
 
-    def lacks_less(self, size_bytes: int) -> None:
+    def bytes_arrived(self, size_bytes: int) -> None:
         self._lacking_bytes -= size_bytes
 
-    def settle(self) -> None:
-        if self._lacking_bytes > 0 and not self._wary:
+    def try_complete(self) -> None:
+        if self._lacking_bytes > 0 and not self._recheck_always:
             return
         if self._recount is not None:
             self._lacking_bytes = self._recount()
@@ -136,8 +137,8 @@ class Waiter:
         self._partitions = []
 
 
-class Commits:
-    """Appends of one partition whose answer waits until the high watermark passes them, in order."""
+class HighWatermarkWaiters:
+    """Appends of one partition, by offset, that complete when the high watermark passes them."""
 
     __slots__ = ("_sweep_at", "_waiting")
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from penstock.broker.partitions.partition import Partition, Read
 from penstock.broker.partitions.turns import Turns
-from penstock.broker.partitions.waiters import Waiter
+from penstock.broker.partitions.waiters import DelayedFetch
 from penstock.kafka import leader_hints
 from penstock.kafka.answers import COPIED_SLICE_BYTES
 from penstock.kafka.closest_replica import Redirect, closest_replica
@@ -352,14 +352,14 @@ class Fetch:
         loop, session = self._context.services.replicas.loop, self._session
         promise: Promise[FetchResponse] = Promise()
         watched = [w.partition for w in self._partitions if w.partition] if session is None else []
-        waiter = Waiter(
+        waiter = DelayedFetch(
             watched,
             lacking_bytes,
             self._request.max_wait_ms / 1000,
             lambda: self._fulfil(promise),
             loop,
             recount=self._look_again,
-            wary=self._request.isolation_level != 0,
+            recheck_always=self._request.isolation_level != 0,
             as_replica=self._replica is not None,
         )
         if session is not None:
@@ -374,7 +374,7 @@ class Fetch:
         self._enough = look if look.lacking_bytes <= 0 else None
         return look.lacking_bytes
 
-    def _waited(self, waiter: Waiter) -> None:
+    def _waited(self, waiter: DelayedFetch) -> None:
         """Answered, or nobody waits any more."""
         waiter.cancel()
         if self._session is not None and self._session.parked is waiter:
@@ -480,13 +480,13 @@ class Fetch:
         """What is there, or None if that was too little until just now."""
         loop, session = self._context.services.replicas.loop, self._session
         grown: asyncio.Future[None] = loop.create_future()
-        waiter = Waiter(
+        waiter = DelayedFetch(
             (),
             self._request.min_bytes,
             self._request.max_wait_ms / 1000,
             lambda: None if grown.done() else grown.set_result(None),
             loop,
-            wary=self._request.isolation_level != 0,
+            recheck_always=self._request.isolation_level != 0,
             as_replica=self._replica is not None,
         )
         if session is not None:
@@ -498,7 +498,7 @@ class Fetch:
             grown_bytes = self._request.min_bytes - waiter.lacking_bytes
             if look.lacking_bytes <= grown_bytes or grown.done():
                 return look
-            waiter.lacks_less(waiter.lacking_bytes - look.lacking_bytes + grown_bytes)
+            waiter.bytes_arrived(waiter.lacking_bytes - look.lacking_bytes + grown_bytes)
             del look
             await grown
         finally:
@@ -508,7 +508,7 @@ class Fetch:
             waiter.cancel()
         return None
 
-    def _look_in_steps(self, waiter: Waiter | None) -> Steps[Look]:
+    def _look_in_steps(self, waiter: DelayedFetch | None) -> Steps[Look]:
         """`waiter`: watches the partitions from then on when they were looked at."""
         partitions = self.wanted()
         look = self.look(partitions[:0])
@@ -657,7 +657,7 @@ def _aborted(read: Read) -> list[AbortedTransaction] | None:
     ]
 
 
-def _unwatch_in_steps(waiter: Waiter) -> Steps[None]:
+def _unwatch_in_steps(waiter: DelayedFetch) -> Steps[None]:
     while waiter.unwatch_some(_STEP):
         yield
 

@@ -27,7 +27,7 @@ class Listener:
     def grew(self, _partition: object, size_bytes: int) -> None:
         self.heard.append(("grew", size_bytes))
 
-    def settle(self) -> None: ...
+    def try_complete(self) -> None: ...
 
     def changed(self, _partition: object) -> None:
         self.heard.append(("changed", 0))
@@ -322,7 +322,7 @@ def test_a_watcher_that_fails_keeps_nobody_else_from_hearing(
             raise ZeroDivisionError
 
     class Undecided(Listener):
-        def settle(self) -> None:
+        def try_complete(self) -> None:
             raise ZeroDivisionError
 
     first, second = engine.topic("pair", partitions=2)

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.partitions.waiters import Commits, Waiter, Watcher, unwatch, watch
+from penstock.broker.partitions.waiters import (
+    DelayedFetch,
+    HighWatermarkWaiters,
+    Watcher,
+    unwatch,
+    watch,
+)
 
 DATA, CHANGE, DEADLINE, CANCEL = "data", "change", "deadline", "cancel"
 SIZES = st.integers(min_value=1, max_value=30)
@@ -30,7 +36,7 @@ class Place:
         for watcher in list(self.watchers or ()):
             if kind == DATA:
                 watcher.grew(self, size_bytes)
-                watcher.settle()
+                watcher.try_complete()
             else:
                 watcher.changed(self)
 
@@ -73,9 +79,17 @@ def park(
     fire: Callable[[], None],
     recount: Callable[[], int] | None = None,
     *,
-    wary: bool = False,
-) -> Waiter:
-    return Waiter(places, lacking_bytes, 1.0, fire, timers, recount=recount, wary=wary)  # type: ignore[arg-type] # a loop's timers
+    recheck_always: bool = False,
+) -> DelayedFetch:
+    return DelayedFetch(
+        places,
+        lacking_bytes,
+        1.0,
+        fire,
+        timers,  # type: ignore[arg-type] # a loop's timers
+        recount=recount,
+        recheck_always=recheck_always,
+    )
 
 
 @given(EVENTS, SIZES)
@@ -106,7 +120,7 @@ def test_a_waiter_fires_once_at_the_first_reason_and_lets_go_of_everything(
 
 @given(st.lists(st.tuples(SIZES, st.booleans()), max_size=10), SIZES, st.booleans())
 def test_a_waiter_fires_when_the_true_count_is_reached_not_the_apparent_one(
-    growth: list[tuple[int, bool]], lacking_bytes: int, wary: bool
+    growth: list[tuple[int, bool]], lacking_bytes: int, recheck_always: bool
 ) -> None:
     timers, place, fired = Timers(), Place(), []
     visible = 0
@@ -114,7 +128,14 @@ def test_a_waiter_fires_when_the_true_count_is_reached_not_the_apparent_one(
     def lacking() -> int:
         return lacking_bytes - visible
 
-    park(timers, [place], lacking_bytes, lambda: fired.append(True), lacking, wary=wary)
+    park(
+        timers,
+        [place],
+        lacking_bytes,
+        lambda: fired.append(True),
+        lacking,
+        recheck_always=recheck_always,
+    )
     for size_bytes, is_visible in growth:
         visible += size_bytes if is_visible else 0
         place.tell(DATA, size_bytes)
@@ -124,7 +145,7 @@ def test_a_waiter_fires_when_the_true_count_is_reached_not_the_apparent_one(
 def test_a_wary_waiter_sees_what_a_few_bytes_have_made_visible() -> None:
     timers, place, fired = Timers(), Place(), []
     lacking = [1000]
-    park(timers, [place], 1000, lambda: fired.append(True), lambda: lacking[0], wary=True)
+    park(timers, [place], 1000, lambda: fired.append(True), lambda: lacking[0], recheck_always=True)
     place.tell(DATA, 1)
     assert not fired
 
@@ -138,14 +159,14 @@ def test_a_waiter_may_be_told_of_growth_after_it_was_cancelled() -> None:
     timers, fired = Timers(), []
     waiter = park(timers, [], 1, lambda: fired.append(True), lambda: 1 // 0)
     waiter.cancel()
-    waiter.lacks_less(100)
-    waiter.settle()
+    waiter.bytes_arrived(100)
+    waiter.try_complete()
     waiter.fire()
     assert not fired
 
 
 def test_watching_twice_is_watching_once_and_unwatching_may_be_repeated() -> None:
-    place, watcher = Place(), Waiter([], 1, 1.0, lambda: None, Timers())  # type: ignore[arg-type] # a loop's timers
+    place, watcher = Place(), DelayedFetch([], 1, 1.0, lambda: None, Timers())  # type: ignore[arg-type] # a loop's timers
     unwatch(place, watcher)
     watch(place, watcher)
     watch(place, watcher)
@@ -160,7 +181,7 @@ def test_watching_twice_is_watching_once_and_unwatching_may_be_repeated() -> Non
 def test_who_waits_is_released_in_order_when_the_high_watermark_passes(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
-    commits = Commits()
+    commits = HighWatermarkWaiters()
     released: list[int] = []
 
     def wait_for(offset: int) -> None:
@@ -193,7 +214,7 @@ def test_each_wait_ends_exactly_when_its_offset_is_passed_or_all_failed(
     events: list[tuple[str, int]],
 ) -> None:
     loop = asyncio.new_event_loop()
-    commits, high_watermark = Commits(), 0
+    commits, high_watermark = HighWatermarkWaiters(), 0
     waits: list[tuple[int, asyncio.Future[None], list[str]]] = []
     for kind, number in events:
         match kind:
@@ -233,7 +254,7 @@ def how(future: "asyncio.Future[None]") -> list[str]:
 def test_a_duplicate_of_an_earlier_append_does_not_wait_for_later_ones(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
-    commits = Commits()
+    commits = HighWatermarkWaiters()
     later, earlier = commits.wait_for(10, loop), commits.wait_for(5, loop)
     commits.passed(5)
     assert (earlier.done(), later.done()) == (True, False)
@@ -243,7 +264,7 @@ def test_a_duplicate_of_an_earlier_append_does_not_wait_for_later_ones(
 def test_waits_that_were_given_up_are_forgotten_though_nothing_is_ever_committed(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
-    commits = Commits()
+    commits = HighWatermarkWaiters()
     patient = [commits.wait_for(offset, loop) for offset in range(1, 101)]
     for offset in range(101, 5000):
         commits.wait_for(offset, loop).cancel()
