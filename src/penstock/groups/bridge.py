@@ -77,7 +77,7 @@ def join(group: ConsumerGroup, event: Join, now_ms: int) -> tuple["Group", list[
     except BrokerError as error:
         told = event.client.fresh_id if error.code is ErrorCode.MEMBER_ID_REQUIRED else ""
         response = JoinGroupResponse(error_code=error.code, member_id=request.member_id or told)
-        return group, [Reply(event.asker, response)]
+        return group, [Reply(event.reply_to, response)]
 
 
 def _check_join(group: ConsumerGroup, request: JoinGroupRequest) -> ConsumerProtocolSubscription:
@@ -121,13 +121,13 @@ def _join(
     if replaced is not None and migration.can_downgrade(group, []):
         effects.append(Write(written))
         classic, more = migration.downgrade(group, [], now_ms, rebalance=False)
-        return classic, [*effects, *more, Reply(event.asker, response)]
+        return classic, [*effects, *more, Reply(event.reply_to, response)]
     effects += (
         CancelTimer(("member-join", member.id)),
         consumer_session_timer(group, member, now_ms),
         resync_timer(member, now_ms),
         Write(written),
-        Reply(event.asker, response),
+        Reply(event.reply_to, response),
     )
     return group, effects
 
@@ -172,7 +172,7 @@ def _owned(group: ConsumerGroup, subscription: ConsumerProtocolSubscription) -> 
     """By topic id; of topics that are gone nobody can own anything."""
     owned: set[TopicIndex] = set()
     for topic in subscription.owned_partitions:
-        shape = group.ground.topics.get(topic.topic)
+        shape = group.context.topics.get(topic.topic)
         if shape is not None:
             owned.update((shape.id, number) for number in topic.partitions)
     return frozenset(owned)
@@ -193,10 +193,10 @@ def sync(group: ConsumerGroup, event: Sync, now_ms: int) -> list[Effect]:
         ):
             raise BrokerError("another protocol", ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     except BrokerError as error:
-        return [Reply(event.asker, SyncGroupResponse(error_code=error.code))]
+        return [Reply(event.reply_to, SyncGroupResponse(error_code=error.code))]
     if group.epoch > member.epoch and member.phase is not Phase.REVOKING:
         again = SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
-        return [rejoin_timer(member, now_ms), Reply(event.asker, again)]
+        return [rejoin_timer(member, now_ms), Reply(event.reply_to, again)]
     response = SyncGroupResponse(
         protocol_type=CONSUMER_PROTOCOL,
         protocol_name=name,
@@ -207,7 +207,7 @@ def sync(group: ConsumerGroup, event: Sync, now_ms: int) -> list[Effect]:
     return [
         CancelTimer(("member-sync", member.id)),
         consumer_session_timer(group, member, now_ms),
-        Reply(event.asker, response),
+        Reply(event.reply_to, response),
     ]
 
 
@@ -215,7 +215,7 @@ def by_name(group: ConsumerGroup, assignment: Assignment) -> dict[str, list[int]
     """By topic name; partitions of deleted topics are left out."""
     named = {}
     for topic_id, numbers in by_topic(assignment).items():
-        name = group.ground.topics.name_of(topic_id)
+        name = group.context.topics.name_of(topic_id)
         if name is not None:
             named[name] = numbers
     return named
@@ -228,18 +228,18 @@ def heartbeat(group: ConsumerGroup, event: Heartbeat, now_ms: int) -> list[Effec
         member, _ = _speaker(group, request.member_id, request.group_instance_id)
         _check_generation(member, request.generation_id)
     except BrokerError as error:
-        return [Reply(event.asker, HeartbeatResponse(error_code=error.code))]
+        return [Reply(event.reply_to, HeartbeatResponse(error_code=error.code))]
     effects: list[Effect] = [consumer_session_timer(group, member, now_ms)]
     code = ErrorCode.NONE
     if (
         member.epoch < group.epoch
-        or group.topics_version != group.ground.topics.version
+        or group.topics_version != group.context.topics.version
         or member.phase is Phase.REVOKING
         or (member.phase is Phase.WAITING and not waits_for_others(group, member))
     ):
         code = ErrorCode.REBALANCE_IN_PROGRESS
         effects.append(rejoin_timer(member, now_ms))
-    return [*effects, Reply(event.asker, HeartbeatResponse(error_code=code))]
+    return [*effects, Reply(event.reply_to, HeartbeatResponse(error_code=code))]
 
 
 def _speaker(
@@ -287,7 +287,7 @@ def leave(group: ConsumerGroup, event: Leave, now_ms: int) -> tuple["Group", lis
     effects: list[Effect] = []
     if leaving:
         left, effects = remove(group, list(leaving.values()), now_ms)
-    return left, [*effects, Reply(event.asker, LeaveGroupResponse(members=responses))]
+    return left, [*effects, Reply(event.reply_to, LeaveGroupResponse(members=responses))]
 
 
 def _leaver(group: ConsumerGroup, identity: MemberIdentity) -> ConsumerMember:

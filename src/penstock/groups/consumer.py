@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from penstock.groups.assignment import NOTHING, Assignment, TopicIndex
 from penstock.groups.patterns import Pattern
 from penstock.groups.protocol import CONSUMER_PROTOCOL
-from penstock.groups.state import Ground, Protocols
+from penstock.groups.state import GroupContext, Protocols
 from penstock.groups.topics import TopicShape
 
 LEAVING: Final = -1  # the epoch with which a member leaves
@@ -94,8 +94,8 @@ class ConsumerGroup:
 
     __slots__ = (
         "assignment_epoch",
+        "context",
         "epoch",
-        "ground",
         "id",
         "matches",
         "members",
@@ -110,9 +110,9 @@ class ConsumerGroup:
 
     protocol_type: Final = CONSUMER_PROTOCOL
 
-    def __init__(self, id: str, ground: Ground) -> None:
+    def __init__(self, id: str, context: GroupContext) -> None:
         self.id = id
-        self.ground = ground
+        self.context = context
         self.epoch = 0
         self.assignment_epoch = 0
         self.members: dict[str, ConsumerMember] = {}
@@ -156,7 +156,7 @@ class ConsumerGroup:
 
     def heartbeat_interval_ms(self, member: ConsumerMember, now_ms: int) -> int:
         """Shorter while something moves: a member hears of its part in it only by its own heartbeat."""
-        usual_ms = self.ground.times_of(self.id).heartbeat_interval_ms
+        usual_ms = self.context.times_of(self.id).heartbeat_interval_ms
         calm = now_ms >= self.restless_until_ms and member.is_at(self.epoch)
         return usual_ms if calm else min(usual_ms, RESTLESS_INTERVAL_MS)
 
@@ -177,7 +177,7 @@ class ConsumerGroup:
 
     @property
     def default_assignor(self) -> str:
-        return self.ground.rules.consumer_assignors[0]
+        return self.context.rules.consumer_assignors[0]
 
     def static_member(self, instance_id: str | None) -> ConsumerMember | None:
         if instance_id is None:

@@ -16,7 +16,7 @@ from penstock.wire.messages.leave_group import LeaveGroupRequest
 from penstock.wire.messages.sync_group import SyncGroupRequest
 from penstock.wire.schema import Struct
 
-Asker: TypeAlias = object  # whoever waits for a reply; only handed back, never looked into
+ReplyTo: TypeAlias = object  # the caller that waits; passed back unchanged
 TimerKey: TypeAlias = tuple[str, str]  # what it is about, and which member
 
 
@@ -37,30 +37,30 @@ def sees_all(_: str) -> bool:
 
 
 class Join(NamedTuple):
-    asker: Asker
+    reply_to: ReplyTo
     request: JoinGroupRequest
     client: Client
 
 
 class Sync(NamedTuple):
-    asker: Asker
+    reply_to: ReplyTo
     request: SyncGroupRequest
 
 
 class Heartbeat(NamedTuple):
-    asker: Asker
+    reply_to: ReplyTo
     request: HeartbeatRequest
 
 
 class Leave(NamedTuple):
-    asker: Asker
+    reply_to: ReplyTo
     request: LeaveGroupRequest
 
 
 class ConsumerHeartbeat(NamedTuple):
     """A member of a consumer group joins, lives or leaves (KIP-848)."""
 
-    asker: Asker
+    reply_to: ReplyTo
     request: ConsumerGroupHeartbeatRequest
     client: Client
     may_see: Callable[[str], bool] = sees_all  # which topics a pattern of this member may match
@@ -141,7 +141,7 @@ class WriteBytes(NamedTuple):
 
 
 class Reply(NamedTuple):
-    to: Asker
+    to: ReplyTo
     message: Struct
 
 

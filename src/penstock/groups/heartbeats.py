@@ -106,7 +106,7 @@ def heartbeat(
             return _leave(group, event, now_ms)
         return group, _beat(group, event, now_ms)
     except BrokerError as error:
-        return group, [Reply(event.asker, refused(error))]
+        return group, [Reply(event.reply_to, refused(error))]
 
 
 def refused(error: BrokerError) -> ConsumerGroupHeartbeatResponse:
@@ -137,7 +137,7 @@ def _beat(group: ConsumerGroup, event: ConsumerHeartbeat, now_ms: int) -> list[E
     )
     if _is_full(request) or member.assigned != before:
         response.assignment = _assignment_message(member.assigned)
-    return [*effects, Reply(event.asker, response)]
+    return [*effects, Reply(event.reply_to, response)]
 
 
 def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
@@ -245,7 +245,7 @@ def _find_or_admit(
 
 
 def check_room(group: ConsumerGroup, member_id: str) -> None:
-    most = group.ground.rules.consumer_max_size
+    most = group.context.rules.consumer_max_size
     if len(group.members) >= most and member_id not in group.members:
         raise BrokerError(
             f"group '{group.id}' has {len(group.members)} members; "
@@ -322,9 +322,9 @@ def _leave(
     )
     if request.member_epoch == LEAVING_FOR_A_WHILE:
         effects = _leave_for_a_while(group, member)
-        return group, [*effects, Reply(event.asker, response)]
+        return group, [*effects, Reply(event.reply_to, response)]
     left, effects = remove(group, [member], now_ms)
-    return left, [*effects, Reply(event.asker, response)]
+    return left, [*effects, Reply(event.reply_to, response)]
 
 
 def _leave_for_a_while(group: ConsumerGroup, member: ConsumerMember) -> list[Effect]:

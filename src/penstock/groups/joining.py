@@ -55,12 +55,12 @@ def protocols_of(request: JoinGroupRequest) -> Protocols:
 
 
 def _refuse(event: Join, error: ErrorCode, member_id: str) -> Reply:
-    return Reply(event.asker, JoinGroupResponse(error_code=error, member_id=member_id))
+    return Reply(event.reply_to, JoinGroupResponse(error_code=error, member_id=member_id))
 
 
 def _has_room(group: ClassicGroup, member_id: str) -> bool:
     """While a group assembles, places go to those who come first; later, to those who have one."""
-    most = group.ground.rules.max_size
+    most = group.context.rules.max_size
     known = group.members.get(member_id)
     match group.state:
         case State.PREPARING:
@@ -121,7 +121,7 @@ def _admit(group: ClassicGroup, event: Join, member_id: str, now_ms: int) -> lis
     if group.state is State.PREPARING and group.initial:
         group.newcomer = True
     group.add(member, request.protocol_type)
-    group.park_join(member, event.asker)
+    group.park_join(member, event.reply_to)
     deadline_ms = now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS
     timer = SetTimer(session_key(member_id), deadline_ms, SessionExpired(member_id))
     return [timer, *rebalance_or_complete(group, now_ms)]
@@ -134,9 +134,9 @@ def _rejoin(group: ClassicGroup, event: Join, member: Member, now_ms: int) -> li
     unchanged = member.protocols == protocols_of(event.request)
     match group.state:
         case State.COMPLETING if unchanged:
-            return [Reply(event.asker, joined(group, member))]  # our first answer was lost
+            return [Reply(event.reply_to, joined(group, member))]  # our first answer was lost
         case State.STABLE if unchanged and member.id != group.leader:
-            return [Reply(event.asker, joined(group, member))]
+            return [Reply(event.reply_to, joined(group, member))]
         case State.EMPTY | State.DEAD:
             return [_refuse(event, ErrorCode.UNKNOWN_MEMBER_ID, member.id)]
         case _:  # a leader that joins a stable group wants a rebalance: it sees the cluster change
@@ -155,7 +155,7 @@ def _update(group: ClassicGroup, event: Join, member: Member) -> list[Effect]:
     group.change_protocols(member, protocols_of(request))
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
-    group.park_join(member, event.asker)
+    group.park_join(member, event.reply_to)
     return effects
 
 
@@ -181,12 +181,12 @@ def _replace_static(group: ClassicGroup, event: Join, member: Member, now_ms: in
 def _fence(group: ClassicGroup, member: Member) -> list[Effect]:
     effects: list[Effect] = []
     error = ErrorCode.FENCED_INSTANCE_ID
-    asker = group.release_join(member)
-    if asker is not None:
-        effects.append(Reply(asker, JoinGroupResponse(error_code=error, member_id=member.id)))
+    reply_to = group.release_join(member)
+    if reply_to is not None:
+        effects.append(Reply(reply_to, JoinGroupResponse(error_code=error, member_id=member.id)))
     if member.sync is not None:
-        asker, member.sync = member.sync, None
-        effects.append(Reply(asker, SyncGroupResponse(error_code=error)))
+        reply_to, member.sync = member.sync, None
+        effects.append(Reply(reply_to, SyncGroupResponse(error_code=error)))
     return effects
 
 
@@ -198,12 +198,12 @@ def _keep_place(
     A leader must not assign anew. Older clients do so when they see themselves named as leader, so
     they are told the old id, which is nobody's any more; newer ones are told to skip it.
     """
-    asker = group.release_join(member)
-    assert asker is not None, "it was parked a moment ago"
+    reply_to = group.release_join(member)
+    assert reply_to is not None, "it was parked a moment ago"
     if event.client.version >= _SKIP_ASSIGNMENT_FROM:
         reply = joined(group, member, skip_assignment=member.id == group.leader)
     else:
         reply = joined(group, member)
         reply.members = []
         reply.leader = old_leader or ""
-    return [Write([entries.classic_group(group)]), Reply(asker, reply)]
+    return [Write([entries.classic_group(group)]), Reply(reply_to, reply)]

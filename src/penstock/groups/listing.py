@@ -98,7 +98,7 @@ def _consumer_member(group: ConsumerGroup, member: ConsumerMember) -> described.
 def _assignment(group: ConsumerGroup, assignment: Assignment) -> described.Assignment:
     topics = []
     for topic_id, numbers in by_topic(assignment).items():
-        name = group.ground.topics.name_of(topic_id)
+        name = group.context.topics.name_of(topic_id)
         if name is not None:
             topics.append(
                 described.TopicPartitions(topic_id=topic_id, topic_name=name, partitions=numbers)

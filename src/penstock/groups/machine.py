@@ -98,7 +98,7 @@ def _upgrade(
     try:
         group, effects = migration.upgrade(classic, event.request, now_ms)
     except BrokerError as error:
-        return classic, [Reply(event.asker, heartbeats.refused(error))]
+        return classic, [Reply(event.reply_to, heartbeats.refused(error))]
     left, more = heartbeats.heartbeat(group, event, now_ms)
     return left, effects + more
 
@@ -134,11 +134,14 @@ def _heartbeat(group: ClassicGroup, event: Heartbeat, now_ms: int) -> list[Effec
     if not error and request.generation_id != group.generation:
         error = ErrorCode.ILLEGAL_GENERATION
     if error:
-        return [Reply(event.asker, HeartbeatResponse(error_code=error))]
+        return [Reply(event.reply_to, HeartbeatResponse(error_code=error))]
     if group.state is State.PREPARING:
         error = ErrorCode.REBALANCE_IN_PROGRESS
     member = group.members[request.member_id]
-    return [session_timer(member, now_ms), Reply(event.asker, HeartbeatResponse(error_code=error))]
+    return [
+        session_timer(member, now_ms),
+        Reply(event.reply_to, HeartbeatResponse(error_code=error)),
+    ]
 
 
 def _sync(group: ClassicGroup, event: Sync, now_ms: int) -> list[Effect]:
@@ -147,13 +150,17 @@ def _sync(group: ClassicGroup, event: Sync, now_ms: int) -> list[Effect]:
     if not error and group.state is State.PREPARING:
         error = ErrorCode.REBALANCE_IN_PROGRESS
     if error:
-        return [Reply(event.asker, SyncGroupResponse(error_code=error))]
+        return [Reply(event.reply_to, SyncGroupResponse(error_code=error))]
     member = group.members[request.member_id]
     group.unsynced.discard(member.id)
     effects: list[Effect] = [] if group.unsynced else [CancelTimer(SYNC_TIMER)]
     if group.state is State.STABLE:
-        return [*effects, session_timer(member, now_ms), Reply(event.asker, synced(group, member))]
-    older, member.sync = member.sync, event.asker
+        return [
+            *effects,
+            session_timer(member, now_ms),
+            Reply(event.reply_to, synced(group, member)),
+        ]
+    older, member.sync = member.sync, event.reply_to
     if older is not None:
         again = SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
         effects.append(Reply(older, again))
@@ -195,7 +202,7 @@ def _leave(group: ClassicGroup, event: Leave, now_ms: int) -> list[Effect]:
             effects += rebalance_or_complete(group, now_ms)
         else:
             effects += complete_if_all_joined(group, now_ms)
-    return [*effects, Reply(event.asker, LeaveGroupResponse(members=responses))]
+    return [*effects, Reply(event.reply_to, LeaveGroupResponse(members=responses))]
 
 
 def _leave_one(group: ClassicGroup, identity: MemberIdentity, effects: list[Effect]) -> ErrorCode:
@@ -227,6 +234,6 @@ def _session_expired(group: ClassicGroup, event: SessionExpired, now_ms: int) ->
 
 def _loaded(group: ClassicGroup, now_ms: int) -> list[Effect]:
     effects: list[Effect] = [session_timer(m, now_ms) for m in group.members.values()]
-    if len(group.members) > group.ground.rules.max_size:  # the limit was lowered
+    if len(group.members) > group.context.rules.max_size:  # the limit was lowered
         effects += prepare(group, now_ms)
     return effects

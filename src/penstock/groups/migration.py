@@ -68,7 +68,7 @@ def _check_upgrade(classic: ClassicGroup, request: ConsumerGroupHeartbeatRequest
         raise _not_found(
             f"group '{classic.id}' is in use with protocol type '{classic.protocol_type}'"
         )
-    most = classic.ground.rules.consumer_max_size
+    most = classic.context.rules.consumer_max_size
     if len(classic.members) >= most:
         raise BrokerError(
             f"group '{classic.id}' has {len(classic.members)} members; "
@@ -87,19 +87,19 @@ def _dismiss(classic: ClassicGroup) -> list[Effect]:
     effects: list[Effect] = [CancelTimer(JOIN_TIMER), CancelTimer(SYNC_TIMER)]
     effects += [CancelTimer(session_key(member_id)) for member_id in sorted(classic.pending)]
     for member in classic.members.values():
-        asker = classic.release_join(member)
-        if asker is not None:
+        reply_to = classic.release_join(member)
+        if reply_to is not None:
             join = JoinGroupResponse(error_code=again, member_id=member.id)
-            effects.append(Reply(asker, join))
+            effects.append(Reply(reply_to, join))
         if member.sync is not None:
-            asker, member.sync = member.sync, None
-            effects.append(Reply(asker, SyncGroupResponse(error_code=again)))
+            reply_to, member.sync = member.sync, None
+            effects.append(Reply(reply_to, SyncGroupResponse(error_code=again)))
     return effects
 
 
 def _to_consumer(classic: ClassicGroup) -> ConsumerGroup:
     """The same members with the same work, at an epoch that is the generation."""
-    group = ConsumerGroup(classic.id, classic.ground)
+    group = ConsumerGroup(classic.id, classic.context)
     group.epoch = group.assignment_epoch = classic.generation
     try:
         for old in classic.members.values():
@@ -135,7 +135,7 @@ def _consumer_member(classic: ClassicGroup, old: Member) -> ConsumerMember:
 def _partitions(classic: ClassicGroup, assignment: bytes) -> Assignment:
     found: set[TopicIndex] = set()
     for topic, numbers in decode_assignment(assignment).items():
-        shape = classic.ground.topics.get(topic)
+        shape = classic.context.topics.get(topic)
         if shape is not None:
             found.update((shape.id, number) for number in numbers)
     return frozenset(found)
@@ -149,7 +149,7 @@ def can_downgrade(group: ConsumerGroup, leaving: list[ConsumerMember]) -> bool:
     gone = {member.id for member in leaving}
     staying = [m for m in group.members.values() if m.id not in gone]
     return (
-        0 < len(staying) <= group.ground.rules.max_size
+        0 < len(staying) <= group.context.rules.max_size
         and all(member.is_classic for member in staying)
         and (not leaving or any(not member.is_classic for member in leaving))
     )
@@ -178,7 +178,7 @@ def downgrade(
 
 
 def _to_classic(group: ConsumerGroup, now_ms: int) -> ClassicGroup:
-    classic = ClassicGroup(group.id, group.ground, now_ms=now_ms)
+    classic = ClassicGroup(group.id, group.context, now_ms=now_ms)
     for old in group.members.values():
         side = old.profile.classic
         assert side is not None, "all who stay speak the classic protocol"
@@ -203,7 +203,7 @@ def _to_classic(group: ConsumerGroup, now_ms: int) -> ClassicGroup:
 def _assignment(group: ConsumerGroup, member: Member, protocol: str) -> bytes:
     named: dict[str, list[int]] = {}
     for topic_id, number in group.target.get(member.id, NOTHING):
-        name = group.ground.topics.name_of(topic_id)
+        name = group.context.topics.name_of(topic_id)
         if name is not None:
             named.setdefault(name, []).append(number)
     return encode_assignment(named, subscription_version(member.metadata(protocol)))

@@ -60,7 +60,7 @@ def prepare(group: ClassicGroup, now_ms: int) -> list[Effect]:
 
 
 def _initial_delay(group: ClassicGroup, now_ms: int) -> list[Effect]:
-    delay_ms = group.ground.rules.initial_rebalance_delay_ms
+    delay_ms = group.context.rules.initial_rebalance_delay_ms
     remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
     over = InitialDelayOver(delay_ms, remaining_ms)
     return [SetTimer(JOIN_TIMER, now_ms + delay_ms, over)]
@@ -73,7 +73,7 @@ def initial_delay_over(group: ClassicGroup, event: InitialDelayOver, now_ms: int
     if not group.newcomer or not event.remaining_ms:
         return complete_join(group, now_ms)
     group.newcomer = False
-    delay_ms = min(group.ground.rules.initial_rebalance_delay_ms, event.remaining_ms)
+    delay_ms = min(group.context.rules.initial_rebalance_delay_ms, event.remaining_ms)
     if not delay_ms:
         return complete_join(group, now_ms)
     again = InitialDelayOver(delay_ms, max(event.remaining_ms - event.delay_ms, 0))
@@ -116,9 +116,9 @@ def _next_generation(group: ClassicGroup, now_ms: int) -> list[Effect]:
     group.move_to(State.COMPLETING, now_ms)
     effects: list[Effect] = []
     for member in group.members.values():
-        asker = group.release_join(member)
-        if asker is not None:
-            effects.append(Reply(asker, joined(group, member)))
+        reply_to = group.release_join(member)
+        if reply_to is not None:
+            effects.append(Reply(reply_to, joined(group, member)))
         effects.append(session_timer(member, now_ms))
         member.is_new = False
         group.unsynced.add(member.id)
@@ -162,10 +162,10 @@ def assign(group: ClassicGroup, assignments: dict[str, bytes], now_ms: int) -> l
 def answer_syncs(group: ClassicGroup, error: ErrorCode, now_ms: int) -> list[Effect]:
     effects: list[Effect] = []
     for member in group.members.values():
-        asker, member.sync = member.sync, None
-        if asker is not None:
+        reply_to, member.sync = member.sync, None
+        if reply_to is not None:
             message = SyncGroupResponse(error_code=error) if error else synced(group, member)
-            effects += (Reply(asker, message), session_timer(member, now_ms))
+            effects += (Reply(reply_to, message), session_timer(member, now_ms))
     return effects
 
 
@@ -192,14 +192,14 @@ def sync_deadline(group: ClassicGroup, event: SyncDeadline, now_ms: int) -> list
 def drop(group: ClassicGroup, member: Member) -> list[Effect]:
     """Take a member out; whatever it has parked is answered: it may come back as someone new."""
     effects: list[Effect] = []
-    asker = group.release_join(member)
-    if asker is not None:
+    reply_to = group.release_join(member)
+    if reply_to is not None:
         gone = JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
-        effects.append(Reply(asker, gone))
+        effects.append(Reply(reply_to, gone))
     if member.sync is not None:
-        asker, member.sync = member.sync, None
+        reply_to, member.sync = member.sync, None
         unknown = SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
-        effects.append(Reply(asker, unknown))
+        effects.append(Reply(reply_to, unknown))
     group.remove(member)
     effects.append(CancelTimer(session_key(member.id)))
     return effects

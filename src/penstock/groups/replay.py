@@ -32,7 +32,7 @@ from penstock.groups.records import (
     decode_key,
     decode_value,
 )
-from penstock.groups.state import ClassicGroup, Ground, Member, State
+from penstock.groups.state import ClassicGroup, GroupContext, Member, State
 from penstock.groups.topics import TopicShape
 from penstock.model.ids import TopicId
 from penstock.wire.schema import Message
@@ -43,10 +43,10 @@ _GROUPS_OF_OFFSETS = (b"\x00\x00", b"\x00\x01")  # how the keys of offsets begin
 class Replay:
     """Feed it records in order, then `finish`."""
 
-    def __init__(self, ground: Ground, *, now_ms: int, wall_ms: int) -> None:
+    def __init__(self, context: GroupContext, *, now_ms: int, wall_ms: int) -> None:
         self.groups: dict[str, ClassicGroup | ConsumerGroup] = {}
         self.offsets = Offsets()
-        self._ground = ground
+        self._context = context
         self._now_ms = now_ms
         self._wall_ms = wall_ms
         self._partitions: dict[bytes, Partitions] = {}  # by the key without its partition
@@ -92,7 +92,7 @@ class Replay:
                     group.claim(member)
         for group_id in self.offsets.groups():
             if group_id not in self.groups:
-                self.groups[group_id] = ClassicGroup(group_id, self._ground, now_ms=self._now_ms)
+                self.groups[group_id] = ClassicGroup(group_id, self._context, now_ms=self._now_ms)
 
     def _begin(self, key: bytes) -> Partitions:
         """The first record of a group and topic: from now on only its partition is read."""
@@ -154,11 +154,11 @@ class Replay:
     def _consumer(self, group_id: str) -> ConsumerGroup:
         group = self.groups.get(group_id)
         if not isinstance(group, ConsumerGroup):
-            group = self.groups[group_id] = ConsumerGroup(group_id, self._ground)
+            group = self.groups[group_id] = ConsumerGroup(group_id, self._context)
         return group
 
     def _classic(self, group_id: str, value: GroupMetadataValue) -> ClassicGroup:
-        group = ClassicGroup(group_id, self._ground, now_ms=self._now_ms)
+        group = ClassicGroup(group_id, self._context, now_ms=self._now_ms)
         if value.current_state_timestamp >= 0:
             group.since_ms -= max(self._wall_ms - value.current_state_timestamp, 0)
             group.since_wall_ms = value.current_state_timestamp

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from penstock.groups import commits, entries, heartbeats, transactional
 from penstock.groups.consumer import ConsumerGroup
 from penstock.groups.events import (
-    Asker,
     ConsumerHeartbeat,
     Effect,
     Event,
@@ -18,6 +17,7 @@ from penstock.groups.events import (
     Leave,
     Loaded,
     Reply,
+    ReplyTo,
     Sync,
     Write,
     WriteBytes,
@@ -26,7 +26,7 @@ from penstock.groups.machine import Group, step
 from penstock.groups.offsets import Offsets
 from penstock.groups.records import Entry
 from penstock.groups.replay import Replay
-from penstock.groups.state import ClassicGroup, Ground, State
+from penstock.groups.state import ClassicGroup, GroupContext, State
 from penstock.groups.timers import session_timer
 from penstock.groups.transactional import Pending
 from penstock.model.errors import BrokerError, ErrorCode
@@ -47,10 +47,10 @@ class Now(NamedTuple):
 class Shard:
     """The groups and offsets of one shard. Its log is their only other copy."""
 
-    __slots__ = ("ground", "groups", "offsets")
+    __slots__ = ("context", "groups", "offsets")
 
-    def __init__(self, ground: Ground, replay: Replay | None = None) -> None:
-        self.ground = ground
+    def __init__(self, context: GroupContext, replay: Replay | None = None) -> None:
+        self.context = context
         self.groups: dict[str, Group] = {} if replay is None else replay.groups
         self.offsets = Offsets() if replay is None else replay.offsets
 
@@ -66,7 +66,7 @@ class Shard:
             try:
                 group = self._group_to_beat(group_id, group, event)
             except BrokerError as error:
-                return [Reply(event.asker, heartbeats.refused(error))]
+                return [Reply(event.reply_to, heartbeats.refused(error))]
         if group is None:
             return _unknown(event)
         group, effects = step(group, event, now_ms)
@@ -86,18 +86,18 @@ class Shard:
         """A newcomer makes the group; who says to be a member of it must find it."""
         if isinstance(group, ConsumerGroup) and group.is_empty:
             gone = Write(entries.no_consumer_group(group, []))
-            return ClassicGroup(group_id, self.ground, now_ms=now_ms), [gone]
+            return ClassicGroup(group_id, self.context, now_ms=now_ms), [gone]
         if group is None and not event.request.member_id:
-            return ClassicGroup(group_id, self.ground, now_ms=now_ms), []
+            return ClassicGroup(group_id, self.context, now_ms=now_ms), []
         return group, []
 
     def _group_to_beat(self, group_id: str, group: Group | None, event: ConsumerHeartbeat) -> Group:
-        heartbeats.check(event.request, event.client.version, self.ground.rules)
+        heartbeats.check(event.request, event.client.version, self.context.rules)
         if group is not None:
             return group
         if event.request.member_epoch != 0:
             raise BrokerError(f"group '{group_id}' does not exist", ErrorCode.GROUP_ID_NOT_FOUND)
-        return ConsumerGroup(group_id, self.ground)
+        return ConsumerGroup(group_id, self.context)
 
     def _is_void(self, group: Group) -> bool:
         """Nothing of it was ever written, and nobody is about to join it."""
@@ -113,7 +113,7 @@ class Shard:
     # Offsets -----------------------------------------------------------------------------------
 
     def commit(
-        self, asker: Asker, request: OffsetCommitRequest, version: int, now: Now, max_text: int
+        self, reply_to: ReplyTo, request: OffsetCommitRequest, version: int, now: Now, max_text: int
     ) -> list[Effect]:
         """Raises BrokerError when the whole request is refused."""
         group_id = request.group_id
@@ -121,14 +121,14 @@ class Shard:
         effects: list[Effect] = []
         if group is None:
             commits.check_unknown_group(request, version)
-            self.groups[group_id] = ClassicGroup(group_id, self.ground, now_ms=now.ms)
+            self.groups[group_id] = ClassicGroup(group_id, self.context, now_ms=now.ms)
         else:
             commits.check_commit(group, request, version)
             if isinstance(group, ClassicGroup) and request.member_id in group.members:
                 effects.append(session_timer(group.members[request.member_id], now.ms))
         response, written = commits.commit(
             self.offsets,
-            self.ground.topics,
+            self.context.topics,
             request,
             wall_ms=now.wall_ms,
             max_metadata_bytes=max_text,
@@ -137,7 +137,7 @@ class Shard:
             effects.append(WriteBytes(written))
         elif group is None:
             del self.groups[group_id]
-        effects.append(Reply(asker, response))
+        effects.append(Reply(reply_to, response))
         return effects
 
     def commit_in_transaction(
@@ -145,7 +145,7 @@ class Shard:
     ) -> tuple[TxnOffsetCommitResponse, Pending]:
         """What to answer, and what to `pend` once it is written. Raises when all of it is refused."""
         transactional.check(self.groups.get(request.group_id), request)
-        known = self.ground.topics
+        known = self.context.topics
         return transactional.commit(
             known, request, wall_ms=now.wall_ms, max_metadata_bytes=max_text
         )
@@ -163,12 +163,12 @@ class Shard:
     def _know(self, group_id: str, now_ms: int) -> None:
         """Whoever has offsets is a group."""
         if group_id not in self.groups:
-            self.groups[group_id] = ClassicGroup(group_id, self.ground, now_ms=now_ms)
+            self.groups[group_id] = ClassicGroup(group_id, self.context, now_ms=now_ms)
 
-    def delete_offsets(self, asker: Asker, request: OffsetDeleteRequest) -> list[Effect]:
+    def delete_offsets(self, reply_to: ReplyTo, request: OffsetDeleteRequest) -> list[Effect]:
         group = self.groups.get(request.group_id)
         response, written = commits.delete(self.offsets, group, request)
-        return [WriteBytes(written), Reply(asker, response)]
+        return [WriteBytes(written), Reply(reply_to, response)]
 
     def forget_topic(self, topic: str) -> list[Effect]:
         """The topic was deleted: positions in it mean nothing any more."""
@@ -194,7 +194,7 @@ class Shard:
             return []
         written = commits.expire(
             self.offsets,
-            self.ground.topics,
+            self.context.topics,
             group,
             now_ms=now.ms,
             wall_ms=now.wall_ms,
@@ -232,12 +232,12 @@ def _unknown(event: Event) -> list[Effect]:
     match event:
         case Join():
             member_id = event.request.member_id
-            return [Reply(event.asker, JoinGroupResponse(error_code=error, member_id=member_id))]
+            return [Reply(event.reply_to, JoinGroupResponse(error_code=error, member_id=member_id))]
         case Sync():
-            return [Reply(event.asker, SyncGroupResponse(error_code=error))]
+            return [Reply(event.reply_to, SyncGroupResponse(error_code=error))]
         case Heartbeat():
-            return [Reply(event.asker, HeartbeatResponse(error_code=error))]
+            return [Reply(event.reply_to, HeartbeatResponse(error_code=error))]
         case Leave():
-            return [Reply(event.asker, LeaveGroupResponse(error_code=error))]
+            return [Reply(event.reply_to, LeaveGroupResponse(error_code=error))]
         case _:
             return []

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from penstock.groups.events import Asker, SessionExpired
+from penstock.groups.events import ReplyTo, SessionExpired
 from penstock.groups.protocol import CONSUMER_PROTOCOL, subscribed_topics
 from penstock.groups.topics import Topics
 from penstock.model.errors import ErrorCode
@@ -50,8 +50,8 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
-    """What groups stand on: the broker's settings, and the topics of the cluster as they change."""
+class GroupContext:
+    """What groups depend on: the broker's settings, and the topics of the cluster as they change."""
 
     rules: Rules
     topics: Topics
@@ -108,8 +108,8 @@ class Member:
         self.protocols = protocols
         self.assignment = assignment
         self.is_new = False  # it has not been part of a generation yet
-        self.join: Asker | None = None  # its parked JoinGroup
-        self.sync: Asker | None = None  # its parked SyncGroup
+        self.join: ReplyTo | None = None  # its parked JoinGroup
+        self.sync: ReplyTo | None = None  # its parked SyncGroup
 
     @property
     def is_excused(self) -> bool:
@@ -129,8 +129,8 @@ class ClassicGroup:
     __slots__ = (
         "_support",
         "awaited",
+        "context",
         "generation",
-        "ground",
         "id",
         "initial",
         "leader",
@@ -147,9 +147,9 @@ class ClassicGroup:
         "unsynced",
     )
 
-    def __init__(self, id: str, ground: Ground, *, now_ms: int = 0) -> None:
+    def __init__(self, id: str, context: GroupContext, *, now_ms: int = 0) -> None:
         self.id = id
-        self.ground = ground
+        self.context = context
         self.state = State.EMPTY
         self.since_ms = now_ms  # in this state, on the monotonic clock
         self.since_wall_ms = -1  # likewise, as it was read back; -1: since then
@@ -234,16 +234,16 @@ class ClassicGroup:
         self.members[new_id] = member
         self.static[member.instance_id] = new_id
 
-    def park_join(self, member: Member, asker: Asker) -> None:
+    def park_join(self, member: Member, reply_to: ReplyTo) -> None:
         assert member.join is None
-        member.join = asker
+        member.join = reply_to
         self.awaited -= 1
 
-    def release_join(self, member: Member) -> Asker | None:
+    def release_join(self, member: Member) -> ReplyTo | None:
         """Who waits for the answer to the member's join; it waits no longer."""
-        asker, member.join = member.join, None
-        self.awaited += asker is not None
-        return asker
+        reply_to, member.join = member.join, None
+        self.awaited += reply_to is not None
+        return reply_to
 
     # Protocols ---------------------------------------------------------------------------------
 

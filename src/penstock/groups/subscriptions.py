@@ -17,7 +17,7 @@ def refresh(
     group: ConsumerGroup, now_ms: int, *, changed: bool, may_see: Callable[[str], bool]
 ) -> list[Entry]:
     """Bring the group's epoch and target up to date. Costs nothing when nothing has changed."""
-    is_seen = group.topics_version == group.ground.topics.version
+    is_seen = group.topics_version == group.context.topics.version
     if is_seen and not changed and group.epoch == group.assignment_epoch:
         return []
     written = _match_patterns(group, may_see)
@@ -45,7 +45,7 @@ def member_gone(group: ConsumerGroup, now_ms: int) -> list[Entry]:
 
 def recognise(group: ConsumerGroup) -> None:
     """After a replay: note if the cluster is still as the target was made for. Then nobody has to act."""
-    topics = group.ground.topics
+    topics = group.context.topics
     shapes = {name: shape for name in group.subscribed if (shape := topics.get(name)) is not None}
     matched = all(_matching(group, text) == found for text, found in group.matches.items())
     if shapes == group.shapes and matched:
@@ -60,7 +60,7 @@ def _matching(group: ConsumerGroup, text: str) -> frozenset[str]:
             pattern = group.patterns[text] = Pattern(text)
         except InvalidPattern:
             return group.matches.get(text, frozenset())
-    return group.ground.topics.matching(pattern)
+    return group.context.topics.matching(pattern)
 
 
 def _match_patterns(group: ConsumerGroup, may_see: Callable[[str], bool]) -> list[Entry]:
@@ -83,7 +83,7 @@ def _match_patterns(group: ConsumerGroup, may_see: Callable[[str], bool]) -> lis
 
 def _look_at_topics(group: ConsumerGroup, written: list[Entry]) -> bool:
     """Whether what members subscribe to looks different from what the target was made for."""
-    topics = group.ground.topics
+    topics = group.context.topics
     group.topics_version = topics.version
     shapes = {name: shape for name in group.subscribed if (shape := topics.get(name)) is not None}
     if shapes == group.shapes:

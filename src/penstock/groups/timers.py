@@ -31,7 +31,7 @@ def session_timer(member: Member, now_ms: int) -> SetTimer:
 def consumer_session_timer(group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> SetTimer:
     classic = member.profile.classic
     timeout_ms = (
-        group.ground.times_of(group.id).session_timeout_ms
+        group.context.times_of(group.id).session_timeout_ms
         if classic is None
         else classic.session_timeout_ms
     )

@@ -11,7 +11,7 @@ from penstock.model.errors import ErrorCode
 from penstock.model.ids import TopicPartition
 from penstock.transactions.state import NO_EPOCH, NO_ID, Producer
 
-Asker: TypeAlias = object  # whoever waits for a reply; only handed back, never looked into
+ReplyTo: TypeAlias = object  # the caller that waits; passed back unchanged
 
 # What happens ------------------------------------------------------------------------------------
 
@@ -20,7 +20,7 @@ Asker: TypeAlias = object  # whoever waits for a reply; only handed back, never 
 class Initialize:
     """A producer begins to use the id, or goes on with a new epoch after an error (KIP-360)."""
 
-    asker: Asker
+    reply_to: ReplyTo
     timeout_ms: int
     expected: Producer | None = None  # who it says that it is
     fresh_id: int = NO_ID  # a producer id that nobody has; see NeedProducerId
@@ -30,7 +30,7 @@ class Initialize:
 class Add:
     """Partitions become a part of the transaction, which the first of them begins."""
 
-    asker: Asker
+    reply_to: ReplyTo
     producer: Producer
     partitions: frozenset[TopicPartition]
     version: int = 0  # of transactions, that the client knows
@@ -38,7 +38,7 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    asker: Asker
+    reply_to: ReplyTo
     producer: Producer
     committed: bool
     version: int = 0
@@ -96,7 +96,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    to: Asker
+    to: ReplyTo
     outcome: Outcome
 
 

@@ -10,7 +10,6 @@ from penstock.model.errors import ErrorCode
 from penstock.model.ids import TopicPartition
 from penstock.transactions.events import (
     Add,
-    Asker,
     Effect,
     End,
     Event,
@@ -22,6 +21,7 @@ from penstock.transactions.events import (
     Outcome,
     Overdue,
     Reply,
+    ReplyTo,
     SendMarkers,
     Write,
 )
@@ -92,8 +92,8 @@ def _refusal(transaction: Transaction, producer: Producer) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _refuse(asker: Asker, code: ErrorCode) -> list[Effect]:
-    return [Reply(asker, Outcome(code))]
+def _refuse(reply_to: ReplyTo, code: ErrorCode) -> list[Effect]:
+    return [Reply(reply_to, Outcome(code))]
 
 
 def _write(transaction: Transaction, now: Now) -> Write:
@@ -107,9 +107,9 @@ def _write(transaction: Transaction, now: Now) -> Write:
 def _initialize(transaction: Transaction, event: Initialize, now: Now) -> list[Effect]:
     expected = event.expected
     if expected is not None and not _may_be(transaction, expected):
-        return _refuse(event.asker, ErrorCode.PRODUCER_FENCED)
+        return _refuse(event.reply_to, ErrorCode.PRODUCER_FENCED)
     if transaction.status in PREPARED:
-        return _refuse(event.asker, ErrorCode.CONCURRENT_TRANSACTIONS)
+        return _refuse(event.reply_to, ErrorCode.CONCURRENT_TRANSACTIONS)
     if transaction.status is Status.ONGOING:
         return _fence(transaction, event, now)
     asks_again = expected is not None and expected.epoch == transaction.last_epoch
@@ -120,12 +120,12 @@ def _initialize(transaction: Transaction, event: Initialize, now: Now) -> list[E
             return [NeedProducerId(event)]
         _take_epoch(transaction, event)
     else:
-        return _refuse(event.asker, ErrorCode.PRODUCER_FENCED)
+        return _refuse(event.reply_to, ErrorCode.PRODUCER_FENCED)
     transaction.status = Status.EMPTY
     transaction.timeout_ms = event.timeout_ms
     transaction.started = NEVER
     outcome = Outcome(ErrorCode.NONE, transaction.producer)
-    return [_write(transaction, now), Reply(event.asker, outcome)]
+    return [_write(transaction, now), Reply(event.reply_to, outcome)]
 
 
 def _may_be(transaction: Transaction, expected: Producer) -> bool:
@@ -149,11 +149,11 @@ def _fence(transaction: Transaction, event: Initialize, now: Now) -> list[Effect
     """The one before has left a transaction open: end it first. The newcomer is to ask again."""
     expected = event.expected
     if expected is not None and expected != transaction.producer:
-        return _refuse(event.asker, ErrorCode.PRODUCER_FENCED)
+        return _refuse(event.reply_to, ErrorCode.PRODUCER_FENCED)
     transaction.version = 0  # the epoch is not for who had the last one, but for who asks now
     last_epoch = NO_EPOCH if expected is None else expected.epoch
     effects = _abort_with_new_epoch(transaction, last_epoch, now)
-    return effects + _refuse(event.asker, ErrorCode.CONCURRENT_TRANSACTIONS)
+    return effects + _refuse(event.reply_to, ErrorCode.CONCURRENT_TRANSACTIONS)
 
 
 def _abort_with_new_epoch(transaction: Transaction, last_epoch: int, now: Now) -> list[Effect]:
@@ -181,7 +181,7 @@ def _add(transaction: Transaction, event: Add, now: Now) -> list[Effect]:
         code = ErrorCode.CONCURRENT_TRANSACTIONS
     ongoing = transaction.status is Status.ONGOING
     if code or (ongoing and event.partitions <= transaction.partitions):
-        return _refuse(event.asker, code)
+        return _refuse(event.reply_to, code)
     if not ongoing:
         transaction.status = Status.ONGOING
         transaction.started = now
@@ -189,7 +189,7 @@ def _add(transaction: Transaction, event: Add, now: Now) -> list[Effect]:
     transaction.partitions |= event.partitions
     return [
         _write(transaction, now),
-        Reply(event.asker, Outcome(ErrorCode.NONE, transaction.producer)),
+        Reply(event.reply_to, Outcome(ErrorCode.NONE, transaction.producer)),
     ]
 
 
@@ -204,12 +204,12 @@ def _end(transaction: Transaction, event: End, now: Now) -> list[Effect]:
         if transaction.status is not Status.ONGOING:
             return _end_again(transaction, event)  # or the next one: with one epoch nobody can tell
     elif code := _refusal(transaction, event.producer):
-        return _refuse(event.asker, code)
+        return _refuse(event.reply_to, code)
     if transaction.status is Status.ONGOING:
         return _prepare(transaction, event, now)
     if transaction.status in AT_REST and not event.committed:
         return _abort_nothing(transaction, event, now)
-    return _refuse(event.asker, ErrorCode.INVALID_TXN_STATE)
+    return _refuse(event.reply_to, ErrorCode.INVALID_TXN_STATE)
 
 
 def _asks_again(transaction: Transaction, producer: Producer) -> bool:
@@ -226,12 +226,12 @@ def _asks_again(transaction: Transaction, producer: Producer) -> bool:
 
 def _end_again(transaction: Transaction, event: End) -> list[Effect]:
     if transaction.status is _PREPARE[event.committed]:
-        return _refuse(event.asker, ErrorCode.CONCURRENT_TRANSACTIONS)
+        return _refuse(event.reply_to, ErrorCode.CONCURRENT_TRANSACTIONS)
     if transaction.status is _ENDED[event.committed]:
-        return [Reply(event.asker, Outcome(ErrorCode.NONE, transaction.producer))]
+        return [Reply(event.reply_to, Outcome(ErrorCode.NONE, transaction.producer))]
     overtaken = event.committed and event.version >= EPOCH_PER_TRANSACTION  # it took too long
     code = ErrorCode.TRANSACTION_ABORTABLE if overtaken else ErrorCode.INVALID_TXN_STATE
-    return _refuse(event.asker, code)
+    return _refuse(event.reply_to, code)
 
 
 def _prepare(transaction: Transaction, event: End, now: Now) -> list[Effect]:
@@ -249,7 +249,7 @@ def _prepare(transaction: Transaction, event: End, now: Now) -> list[Effect]:
     return [
         _write(transaction, now),
         SendMarkers(_markers(transaction, ends_epoch=takes_epoch)),
-        Reply(event.asker, Outcome(ErrorCode.NONE, transaction.successor)),
+        Reply(event.reply_to, Outcome(ErrorCode.NONE, transaction.successor)),
     ]
 
 
@@ -267,7 +267,7 @@ def _abort_nothing(transaction: Transaction, event: End, now: Now) -> list[Effec
     transaction.started = now
     return [
         _write(transaction, now),
-        Reply(event.asker, Outcome(ErrorCode.NONE, transaction.producer)),
+        Reply(event.reply_to, Outcome(ErrorCode.NONE, transaction.producer)),
     ]
 
 

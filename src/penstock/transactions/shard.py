@@ -63,7 +63,7 @@ class Shard:
             case Initialize():
                 return self._begin(transactional_id, event, now)
             case Add() | End():
-                return [Reply(event.asker, Outcome(ErrorCode.INVALID_PRODUCER_ID_MAPPING))]
+                return [Reply(event.reply_to, Outcome(ErrorCode.INVALID_PRODUCER_ID_MAPPING))]
             case _:
                 return []
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.broker.coordinators import shard_log
 from penstock.broker.coordinators.group_shard import GroupShard
-from penstock.broker.coordinators.shard import Asked, LogShard
+from penstock.broker.coordinators.shard import LogShard, PendingReply
 from penstock.broker.coordinators.shard_slot import Phase, ShardSlot
 from penstock.broker.coordinators.shards import Shards
 from penstock.broker.partitions.partition import Partition
@@ -118,7 +118,7 @@ def group_replies_before_the_commit(probe: Probe) -> Planted:
     """An OffsetCommit is acknowledged before the log of the offsets has it."""
 
     def reply(_original: Any, shard: Any, asked: Any, message: Any) -> None:
-        assert isinstance(asked, Asked)
+        assert isinstance(asked, PendingReply)
         probe.deviates(shard._records or shard._in_flight)
         shard._answer(asked, message)
 

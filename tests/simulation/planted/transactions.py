@@ -4,7 +4,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from penstock.broker.coordinators.marker_sending import _Sending
-from penstock.broker.coordinators.shard import Asked
+from penstock.broker.coordinators.shard import PendingReply
 from penstock.broker.coordinators.transactions import TransactionCoordinator
 from penstock.broker.coordinators.txn_shard import TxnShard
 from penstock.broker.coordinators.verification import Verification, _standing
@@ -199,7 +199,7 @@ def transaction_replies_before_the_commit(probe: Probe) -> Planted:
     """A producer is answered before the coordinator's log has what it is told."""
 
     def reply(original: Any, shard: Any, asked: Any, message: Any) -> None:
-        if isinstance(asked, Asked):
+        if isinstance(asked, PendingReply):
             probe.deviates(shard._records or shard._in_flight)
             shard._answer(asked, message)
         else:
@@ -282,7 +282,7 @@ def fenced_producers_may_end(probe: Probe) -> Planted:
 
 def _as_current(event: Any, transaction: Any) -> Any:
     return type(event)(
-        event.asker, transaction.producer, event.committed, event.version, event.fresh_id
+        event.reply_to, transaction.producer, event.committed, event.version, event.fresh_id
     )
 
 

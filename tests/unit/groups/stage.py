@@ -22,7 +22,7 @@ from penstock.groups.offsets import decode_offset
 from penstock.groups.records import Entry, GroupMetadataValue, encode_key, encode_value
 from penstock.groups.replay import Replay
 from penstock.groups.shard import Now, Shard
-from penstock.groups.state import Ground, Rules
+from penstock.groups.state import GroupContext, Rules
 from penstock.groups.topics import Topics
 from penstock.model.group_configs import ConsumerTimes
 from penstock.model.ids import TopicId
@@ -74,8 +74,8 @@ class Stage:
         for name, count in topics.items():
             self.topics.put(name, topic_id(name), count)
         self.own_times: dict[str, ConsumerTimes] = {}
-        self.ground = Ground(rules or Rules(), self.topics, self.own_times)
-        self.shard = Shard(self.ground)
+        self.context = GroupContext(rules or Rules(), self.topics, self.own_times)
+        self.shard = Shard(self.context)
         self.now_ms = 1000
         self.wall_ms = WALL_AT_START_MS
         self.asked = 0
@@ -113,7 +113,7 @@ class Stage:
             protocols=[JoinGroupRequestProtocol(name=n, metadata=m) for n, m in known.items()],
         )
         client = Client("client", "/1.2.3.4", version, fresh or f"m{self.asked}")
-        return self.ask(lambda asker: Join(asker, request, client), group)
+        return self.ask(lambda reply_to: Join(reply_to, request, client), group)
 
     def sync(
         self,
@@ -138,7 +138,7 @@ class Stage:
                 for m, a in (assignments or {}).items()
             ],
         )
-        return self.ask(lambda asker: Sync(asker, request), group)
+        return self.ask(lambda reply_to: Sync(reply_to, request), group)
 
     def heartbeat(
         self, member_id: str, generation: int, *, instance: str | None = None, group: str = GROUP
@@ -149,13 +149,13 @@ class Stage:
             member_id=member_id,
             group_instance_id=instance,
         )
-        return self.ask(lambda asker: Heartbeat(asker, request), group)
+        return self.ask(lambda reply_to: Heartbeat(reply_to, request), group)
 
     def leave(self, *members: str, instances: tuple[str, ...] = (), group: str = GROUP) -> int:
         identities = [MemberIdentity(member_id=m) for m in members]
         identities += [MemberIdentity(group_instance_id=i) for i in instances]
         request = LeaveGroupRequest(group_id=group, members=identities)
-        return self.ask(lambda asker: Leave(asker, request), group)
+        return self.ask(lambda reply_to: Leave(reply_to, request), group)
 
     def beat(
         self,
@@ -193,7 +193,7 @@ class Stage:
             topic_partitions=partitions,
         )
         client = Client("client", "/1.2.3.4", version, f"fresh{self.asked}")
-        number = self.ask(lambda asker: ConsumerHeartbeat(asker, request, client), group)
+        number = self.ask(lambda reply_to: ConsumerHeartbeat(reply_to, request, client), group)
         return self.reply(number, ConsumerGroupHeartbeatResponse)
 
     def commit(
@@ -297,11 +297,11 @@ class Stage:
 
     def replayed(self, log: list[tuple[bytes, bytes | None]] | None = None) -> Shard:
         """What a broker would know that has only the log."""
-        replay = Replay(self.ground, now_ms=self.now_ms, wall_ms=self.wall_ms)
+        replay = Replay(self.context, now_ms=self.now_ms, wall_ms=self.wall_ms)
         for key, value in self.log if log is None else log:
             replay.apply(key, value)
         replay.finish()
-        return Shard(self.ground, replay)
+        return Shard(self.context, replay)
 
     def crash(self) -> None:
         """The shard moves: whoever waits is lost, the log is read again, members get new sessions."""

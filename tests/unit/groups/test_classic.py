@@ -491,7 +491,7 @@ def test_members_go_on_in_their_generation_after_the_coordinator_was_lost() -> N
 
 def test_a_group_over_a_lowered_limit_is_rebalanced_when_it_is_loaded() -> None:
     stage = stable("ann", "bob", "cat")
-    object.__setattr__(stage.ground.rules, "max_size", 2)
+    object.__setattr__(stage.context.rules, "max_size", 2)
     stage.crash()
     first, second = stage.join("ann"), stage.join("bob")
     third = stage.join("cat")

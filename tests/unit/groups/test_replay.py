@@ -14,7 +14,7 @@ from penstock.groups.records import (
     encode_value,
 )
 from penstock.groups.replay import Replay
-from penstock.groups.state import ClassicGroup, Ground, Rules
+from penstock.groups.state import ClassicGroup, GroupContext, Rules
 from penstock.groups.topics import Topics
 from tests.unit.groups.stage import GROUP, Stage
 from tests.unit.groups.test_classic import stable
@@ -24,7 +24,7 @@ KEY = encode_offset_key("g", "t", 0)
 
 
 def new_replay() -> Replay:
-    return Replay(Ground(Rules(), Topics()), now_ms=1000, wall_ms=5000)
+    return Replay(GroupContext(Rules(), Topics()), now_ms=1000, wall_ms=5000)
 
 
 def value(offset: int) -> bytes:

@@ -84,7 +84,7 @@ def adds_while_it_ends(txn: Transaction, event: Add, now: Now) -> list[Effect]:
 
 
 def every_end_is_a_success(txn: Transaction, event: End) -> list[Effect]:
-    return [Reply(event.asker, Outcome(ErrorCode.NONE, txn.producer))]
+    return [Reply(event.reply_to, Outcome(ErrorCode.NONE, txn.producer))]
 
 
 def anyone_may_write(*_: object) -> ErrorCode:

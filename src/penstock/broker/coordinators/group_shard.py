@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.broker.coordinators import shard_log
-from penstock.broker.coordinators.shard import Asked, LogShard, Waiting
+from penstock.broker.coordinators.shard import LogShard, PendingReply, Waiting
 from penstock.broker.coordinators.timers import Timers
 from penstock.broker.partitions.partition import Partition
 from penstock.groups.events import (
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 _PUT_OFF_MS: Final = 1000  # timers that are due while nothing can be written
 _GRACE_MS: Final = 10_000  # for members to be heard of again after that
 Answer = Struct | asyncio.Future[Any]
-Ask = Callable[[Asked], list[Effect]]
+Ask = Callable[[PendingReply], list[Effect]]
 
 
 class GroupShard(LogShard):
@@ -61,15 +61,17 @@ class GroupShard(LogShard):
 
     # Asking ------------------------------------------------------------------------------------
 
-    def step(self, group_id: str, event: Callable[[Asked], Event]) -> Answer:
+    def step(self, group_id: str, event: Callable[[PendingReply], Event]) -> Answer:
         now_ms = self._clock.monotonic_ms()
-        return self.ask(group_id, lambda asked: self.core.step(group_id, event(asked), now_ms))
+        return self.ask(
+            group_id, lambda reply_to: self.core.step(group_id, event(reply_to), now_ms)
+        )
 
     def ask(self, group_id: str, work: Ask) -> Answer:
         """The answer of what `work` does, at once where nothing has to be waited for."""
-        asked = Asked()
-        self._guarded(lambda it: self._do(group_id, work(it)), asked)
-        answer: Answer = self._answer_of(asked)
+        reply_to = PendingReply()
+        self._guarded(lambda it: self._do(group_id, work(it)), reply_to)
+        answer: Answer = self._answer_of(reply_to)
         return answer
 
     def do(self, group_id: str, work: Callable[[Now], list[Effect]]) -> None:
@@ -113,7 +115,7 @@ class GroupShard(LogShard):
                 if not (effect.keep_earlier and key in self._timers):
                     self._timers.set(key, effect.at_ms, effect.event)
             elif isinstance(effect, Reply):
-                assert isinstance(effect.to, Asked)
+                assert isinstance(effect.to, PendingReply)
                 self._reply(effect.to, effect.message)
             elif isinstance(effect, CancelTimer):
                 self._timers.cancel((group_id, effect.key))
@@ -143,9 +145,9 @@ class GroupShard(LogShard):
         except Exception:  # noqa: BLE001 - the shard is lost, but not the timers of others
             _log.exception("group-timer-failed group=%s event=%s", group_id, event)
 
-    def _reply(self, asked: Waiting, message: Any) -> None:
+    def _reply(self, reply_to: Waiting, message: Any) -> None:
         """Heartbeats wait for nothing: they tell nothing new."""
         if isinstance(message, HeartbeatResponse):
-            self._answer(asked, message)
+            self._answer(reply_to, message)
         else:
-            super()._reply(asked, message)
+            super()._reply(reply_to, message)

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from penstock.broker.controller.cluster import Cluster, Spawn
 from penstock.broker.coordinators.group_shard import Answer, GroupShard
-from penstock.broker.coordinators.shard import Asked
+from penstock.broker.coordinators.shard import PendingReply
 from penstock.broker.coordinators.shards import Lost, Shards, partition_for
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.partitions.partition import Partition
@@ -19,7 +19,7 @@ from penstock.groups.listing import type_of
 from penstock.groups.machine import Group
 from penstock.groups.replay import Replay
 from penstock.groups.shard import Now, Shard
-from penstock.groups.state import Ground, Rules
+from penstock.groups.state import GroupContext, Rules
 from penstock.groups.topics import Topics
 from penstock.metadata.image import Delta
 from penstock.metadata.rules.config_changes import MAX_GROUP_ID_BYTES
@@ -83,7 +83,7 @@ class GroupCoordinator:
     ) -> None:
         self.topics = Topics()
         self._own_times: dict[str, ConsumerTimes] = {}
-        self._ground = Ground(rules_of(cluster.config), self.topics, self._own_times)
+        self._context = GroupContext(rules_of(cluster.config), self.topics, self._own_times)
         self._replicas = replicas
         self._cluster = cluster
         self._clock = clock
@@ -120,13 +120,13 @@ class GroupCoordinator:
 
     def _new_replay(self) -> Replay:
         return Replay(
-            self._ground,
+            self._context,
             now_ms=self._clock.monotonic_ms(),
             wall_ms=self._replicas.expiry_clock.now_ms(),
         )
 
     def _open_shard(self, replay: Replay, partition: Partition, lost: Lost) -> GroupShard:
-        core = Shard(self._ground, replay)
+        core = Shard(self._context, replay)
         return GroupShard(core, partition, self._replicas.loop, self._clock, lost)
 
     def _apply(self, delta: Delta) -> None:
@@ -178,12 +178,12 @@ class GroupCoordinator:
     # Each is answered at once where it can be, else in time. Refusals are raised, or the future's.
 
     def step(
-        self, group_id: str, event: Callable[[Asked], Event], kind: type[Response]
+        self, group_id: str, event: Callable[[PendingReply], Event], kind: type[Response]
     ) -> Response | asyncio.Future[Response]:
         return _of_kind(kind, self._writable(group_id).step(group_id, event))
 
     def heartbeat(
-        self, group_id: str, event: Callable[[Asked], Event]
+        self, group_id: str, event: Callable[[PendingReply], Event]
     ) -> HeartbeatResponse | asyncio.Future[HeartbeatResponse]:
         """Needs no write, so it is answered also while the log takes none.
 
@@ -205,7 +205,7 @@ class GroupCoordinator:
         limit = self._cluster.config.offset_metadata_max_bytes
         answer = shard.ask(
             request.group_id,
-            lambda asked: shard.core.commit(asked, request, version, shard.now(), limit),
+            lambda reply_to: shard.core.commit(reply_to, request, version, shard.now(), limit),
         )
         return _of_kind(OffsetCommitResponse, answer)
 
@@ -239,7 +239,7 @@ class GroupCoordinator:
     ) -> OffsetDeleteResponse | asyncio.Future[OffsetDeleteResponse]:
         shard = self._writable(request.group_id)
         answer = shard.ask(
-            request.group_id, lambda asked: shard.core.delete_offsets(asked, request)
+            request.group_id, lambda reply_to: shard.core.delete_offsets(reply_to, request)
         )
         return _of_kind(OffsetDeleteResponse, answer)
 
@@ -248,10 +248,10 @@ class GroupCoordinator:
     ) -> DeletableGroupResult | asyncio.Future[DeletableGroupResult]:
         shard = self._writable(group_id)
 
-        def delete(asked: Asked) -> list[Effect]:
+        def delete(reply_to: PendingReply) -> list[Effect]:
             code, effects = shard.core.delete_group(group_id)
             result = DeletableGroupResult(group_id=group_id, error_code=code)
-            return [*effects, Reply(asked, result)]
+            return [*effects, Reply(reply_to, result)]
 
         return _of_kind(DeletableGroupResult, shard.ask(group_id, delete))
 

@@ -36,8 +36,8 @@ class Waiting(Protocol):
     def refuse(self, error: BrokerError) -> None: ...
 
 
-class Asked:
-    """One request and its answer, which is there at once or comes later, but only once."""
+class PendingReply:
+    """The reply to one request: complete at once or later, exactly once."""
 
     __slots__ = ("future", "message")
 
@@ -135,28 +135,28 @@ class LogShard:
 
     def read(self, work: Callable[[], object]) -> Any:
         """What `work` reads is told only when all of it is committed."""
-        asked = Asked()
-        self._reply(asked, work())
-        return self._answer_of(asked)
+        reply_to = PendingReply()
+        self._reply(reply_to, work())
+        return self._answer_of(reply_to)
 
     def read_committed(self, work: Callable[[], object]) -> Any:
         """What `work` reads has no part in what is in flight: only the log as it was read back is waited for."""
-        asked = Asked()
+        reply_to = PendingReply()
         message = work()
         if self._read_back is None or self._read_back.is_committed:
-            self._answer(asked, message)
+            self._answer(reply_to, message)
         else:
             self.check_writable()  # else nobody knows for how long: whoever asks is to come again
-            self._read_back.replies.append((asked, message))
-        return self._answer_of(asked)
+            self._read_back.replies.append((reply_to, message))
+        return self._answer_of(reply_to)
 
-    def _answer_of(self, asked: Asked) -> Any:
+    def _answer_of(self, reply_to: PendingReply) -> Any:
         """The answer, or the future of one."""
-        if asked.message is not None:
-            return asked.message
-        asked.future = self._loop.create_future()
-        self._waiting.add(asked)
-        return asked.future
+        if reply_to.message is not None:
+            return reply_to.message
+        reply_to.future = self._loop.create_future()
+        self._waiting.add(reply_to)
+        return reply_to.future
 
     def _guarded(self, work: Callable[[T], R], argument: T) -> R:
         try:
@@ -170,18 +170,18 @@ class LogShard:
 
     # Writing, and answering when it is written -------------------------------------------------
 
-    def _reply(self, asked: Waiting, message: Any) -> None:
+    def _reply(self, reply_to: Waiting, message: Any) -> None:
         """Everyone waits for what is not committed yet."""
         if self._records:
-            self._replies.append((asked, message))
+            self._replies.append((reply_to, message))
         elif self._in_flight:
-            self._in_flight[-1].replies.append((asked, message))
+            self._in_flight[-1].replies.append((reply_to, message))
         else:
-            self._answer(asked, message)
+            self._answer(reply_to, message)
 
-    def _answer(self, asked: Waiting, message: Any) -> None:
-        self._waiting.discard(asked)
-        asked.answer(message)
+    def _answer(self, reply_to: Waiting, message: Any) -> None:
+        self._waiting.discard(reply_to)
+        reply_to.answer(message)
 
     def _write(self, records: Iterable[shard_log.Pair]) -> None:
         """Into the log at the end of this tick, together with all else."""
@@ -266,8 +266,8 @@ class LogShard:
         append.is_committed = True
         if append.memory is not None:
             self._end_append(append.memory)
-        for asked, message in append.replies:
-            self._answer(asked, message)
+        for reply_to, message in append.replies:
+            self._answer(reply_to, message)
 
     # The end -----------------------------------------------------------------------------------
 
@@ -284,5 +284,5 @@ class LogShard:
         self._closed = True
         refusal = BrokerError(f"{self.partition} is no longer coordinated here", code)
         waiting, self._waiting = self._waiting, set()
-        for asked in waiting:
-            asked.refuse(refusal)
+        for reply_to in waiting:
+            reply_to.refuse(refusal)

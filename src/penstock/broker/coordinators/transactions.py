@@ -169,7 +169,7 @@ class TransactionCoordinator:
             if not isinstance(error, BrokerError):
                 _log.exception("no-producer-id transactional-id=%s", transactional_id)
             refusal = BrokerError(str(error), ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            shard.refuse(need.request.asker, refusal)
+            shard.refuse(need.request.reply_to, refusal)
 
     # Finding -----------------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class TransactionCoordinator:
                 ErrorCode.INVALID_TRANSACTION_TIMEOUT,
             )
         return self._shard_of(transactional_id).step(
-            transactional_id, lambda asked: Initialize(asked, timeout_ms, expected)
+            transactional_id, lambda reply_to: Initialize(reply_to, timeout_ms, expected)
         )
 
     def add(
@@ -228,14 +228,14 @@ class TransactionCoordinator:
                 f"'{STATE_TOPIC}' is in no transaction", ErrorCode.INVALID_TOPIC_EXCEPTION
             )
         return self._shard_of(transactional_id).step(
-            transactional_id, lambda asked: Add(asked, producer, names, version)
+            transactional_id, lambda reply_to: Add(reply_to, producer, names, version)
         )
 
     def end(
         self, transactional_id: str, producer: Producer, *, committed: bool, version: int
     ) -> Answer:
         return self._shard_of(transactional_id).step(
-            transactional_id, lambda asked: End(asked, producer, committed, version)
+            transactional_id, lambda reply_to: End(reply_to, producer, committed, version)
         )
 
     def verify(

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from penstock.broker.coordinators.shard import Asked, LogShard
+from penstock.broker.coordinators.shard import LogShard, PendingReply
 from penstock.broker.partitions.partition import Partition
 from penstock.model.clock import Clock
 from penstock.model.errors import BrokerError
@@ -80,11 +80,11 @@ class TxnShard(LogShard):
     def now(self) -> Now:
         return Now(self._clock.monotonic_ms(), self._clock.wall_ms())
 
-    def step(self, transactional_id: str, event: Callable[[Asked], Event]) -> Answer:
+    def step(self, transactional_id: str, event: Callable[[PendingReply], Event]) -> Answer:
         """The answer, at once where nothing has to be waited for."""
-        asked = Asked()
-        self.deliver(transactional_id, event(asked))
-        answer: Answer = self._answer_of(asked)
+        reply_to = PendingReply()
+        self.deliver(transactional_id, event(reply_to))
+        answer: Answer = self._answer_of(reply_to)
         return answer
 
     def deliver(self, transactional_id: str, event: Event) -> None:
@@ -107,10 +107,10 @@ class TxnShard(LogShard):
         else:
             self._loop.call_later(_MARKERS_AGAIN_S, self.markers_written, markers)
 
-    def refuse(self, asked: object, error: BrokerError) -> None:
-        assert isinstance(asked, Asked)
-        self._waiting.discard(asked)
-        asked.refuse(error)
+    def refuse(self, reply_to: object, error: BrokerError) -> None:
+        assert isinstance(reply_to, PendingReply)
+        self._waiting.discard(reply_to)
+        reply_to.refuse(error)
 
     def _do(self, transactional_id: str, effects: list[Effect]) -> None:
         for effect in effects:
@@ -120,7 +120,7 @@ class TxnShard(LogShard):
                         value = untagged(value)
                     self._write([(key, value)])
                 case Reply(to, outcome):
-                    assert isinstance(to, Asked)
+                    assert isinstance(to, PendingReply)
                     self._reply(to, outcome)
                 case SendMarkers(markers):
                     self._reply(_Then(self._send_markers), markers)

@@ -156,7 +156,7 @@ def _read(
 ) -> OffsetFetchResponseGroup:
     group = shard.groups.get(asked.group_id)
     named = _with_names(asked, context) if context.version >= _BY_ID_FROM else asked
-    known = shard.ground.topics
+    known = shard.context.topics
     found = commits.fetch(shard.offsets, known, group, named, require_stable=require_stable)
     if found.error_code:
         return _refused(asked, ErrorCode(found.error_code), context.version)

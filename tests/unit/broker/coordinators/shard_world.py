@@ -11,7 +11,7 @@ from penstock.broker.partitions.partition import Partition
 from penstock.groups import commits
 from penstock.groups.replay import Replay
 from penstock.groups.shard import Shard
-from penstock.groups.state import Ground, Rules
+from penstock.groups.state import GroupContext, Rules
 from penstock.groups.topics import Topics
 from penstock.metadata.image import Delta, PartitionImage
 from penstock.metadata.store import Revision
@@ -123,7 +123,7 @@ class ShardWorld:
         self._epoch = self._version = 10
         topics = Topics()
         topics.put(TOPIC, TopicId(b"t" * 16), PARTITIONS)
-        self._ground = Ground(Rules(), topics)
+        self._context = GroupContext(Rules(), topics)
         self._run_in_thread = engine.replicas.run_in_thread
         engine.replicas.run_in_thread = self._read  # type: ignore[method-assign] # a load may fail there
         self.shards: Shards[Replay, GroupShard] = Shards(
@@ -132,7 +132,7 @@ class ShardWorld:
             cast(Cluster, self.cluster),
             engine.clock,
             self._spawn,
-            new_replay=lambda: Replay(self._ground, now_ms=0, wall_ms=0),
+            new_replay=lambda: Replay(self._context, now_ms=0, wall_ms=0),
             open_shard=self._open,
         )
         self.elect(ME)
@@ -144,7 +144,7 @@ class ShardWorld:
 
     def _open(self, replay: Replay, partition: Partition, lost: Lost) -> GroupShard:
         loop = cast(asyncio.AbstractEventLoop, self.loop)
-        core = Shard(self._ground, replay)
+        core = Shard(self._context, replay)
         self.opened.append(GroupShard(core, partition, loop, self.engine.clock, lost))
         return self.opened[-1]
 
@@ -299,7 +299,7 @@ class ShardWorld:
                 answer: Answer = shard.read_committed(
                     lambda: commits.fetch(
                         shard.core.offsets,
-                        self._ground.topics,
+                        self._context.topics,
                         group,
                         request,
                         require_stable=False,

@@ -2,7 +2,7 @@ import asyncio
 import gc
 from typing import Any
 
-from penstock.broker.coordinators.shard import Asked
+from penstock.broker.coordinators.shard import PendingReply
 from penstock.broker.coordinators.verification import LocalCheck
 from penstock.model.errors import BrokerError, ErrorCode
 from penstock.transactions.state import Producer
@@ -15,7 +15,7 @@ def test_a_failed_check_that_nobody_waits_for_is_no_error_of_the_loop() -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _loop, context: complaints.append(context))
-        asked = Asked()
+        asked = PendingReply()
         asked.future = loop.create_future()
         check = LocalCheck(
             asked.future, Producer(1, 0), lambda _producer, _partition: ErrorCode.NONE

@@ -503,8 +503,8 @@ def test_a_consumer_group_has_the_times_that_were_set_for_it(broker: BrokerConte
     assert isinstance(group, ConsumerGroup)
     group.restless_until_ms = 0
     assert beat(broker, "ann", 1).heartbeat_interval_ms == 7000
-    assert group.ground.times_of(GROUP) == (59_000, 7000)
-    assert group.ground.times_of("another") == (45_000, 5000)
+    assert group.context.times_of(GROUP) == (59_000, 7000)
+    assert group.context.times_of("another") == (45_000, 5000)
 
     broker.run(broker.cluster.replace_configs(Resource.GROUP, GROUP, []))
     assert beat(broker, "ann", 1).heartbeat_interval_ms == 5000

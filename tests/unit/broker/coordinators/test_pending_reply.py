@@ -4,7 +4,7 @@ import asyncio
 import gc
 from typing import Any
 
-from penstock.broker.coordinators.shard import Asked
+from penstock.broker.coordinators.shard import PendingReply
 from penstock.model.errors import BrokerError
 
 
@@ -14,7 +14,7 @@ def test_a_refusal_that_nobody_waits_for_is_not_complained_of() -> None:
     async def refuse() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: complaints.append(context))
-        asked = Asked()
+        asked = PendingReply()
         asked.future = loop.create_future()
         asked.refuse(BrokerError("lost"))
         del asked
