@@ -10,8 +10,8 @@ from penstock.broker.controller.upkeep import Upkeep
 from penstock.broker.membership.isolation_vote import IsolationVote
 from penstock.broker.membership.leader_reachability import LeaderReachability
 from penstock.broker.partitions.follower import Followers
-from penstock.broker.partitions.hosting import Hosting
 from penstock.broker.partitions.isr import IsrKeeper
+from penstock.broker.partitions.metadata_applier import MetadataApplier
 from penstock.broker.partitions.partition import Partition
 from penstock.kafka.handlers import fetch, produce
 from penstock.metadata.rules import gray_failures
@@ -90,14 +90,14 @@ def fetches_of_a_session_that_is_over() -> Iterator[None]:
 @contextmanager
 def a_leader_that_goes_on_without_a_session() -> Iterator[None]:
     """B4."""
-    take_roles = Hosting._take_roles
+    take_roles = MetadataApplier._take_roles
 
-    def stubborn(hosting: Hosting) -> None:
-        cluster = hosting._cluster
-        if not hosting._may_lead or cluster.epoch:
-            take_roles(hosting)
+    def stubborn(applier: MetadataApplier) -> None:
+        cluster = applier._cluster
+        if not applier._may_lead or cluster.epoch:
+            take_roles(applier)
 
-    with mock.patch.object(Hosting, "_take_roles", stubborn):
+    with mock.patch.object(MetadataApplier, "_take_roles", stubborn):
         yield
 
 

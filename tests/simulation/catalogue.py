@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.broker.partitions.follower import Followers
-from penstock.broker.partitions.hosting import Hosting
+from penstock.broker.partitions.metadata_applier import MetadataApplier
 from penstock.kafka.handlers import fetch, produce
 from penstock.replication.leader import Leadership
 from penstock.storage import markers
@@ -115,9 +115,9 @@ _REPLICATION = _rows("replication",
     ("rejected-batches-forgotten", replication.rejected_batches_forgotten,
      "a batch overtakes one that was rejected (audit: overtaken off)", "kafka.overtaken.overtaken_by", "order", ""),
     ("restarts-unnoticed-by-partitions", replication.restarts_unnoticed_by_partitions,
-     "leaders do not hear of new sessions", "broker.partitions.hosting._note_session", "high watermark", ""),
-    ("leader-without-a-session", reused(bugs.a_leader_that_goes_on_without_a_session, (Hosting, "_take_roles")),
-     "B4: a leader goes on when its session is over", "broker.partitions.hosting._take_roles", "fencing", ""),
+     "leaders do not hear of new sessions", "broker.partitions.metadata_applier._note_session", "high watermark", ""),
+    ("leader-without-a-session", reused(bugs.a_leader_that_goes_on_without_a_session, (MetadataApplier, "_take_roles")),
+     "B4: a leader goes on when its session is over", "broker.partitions.metadata_applier._take_roles", "fencing", ""),
     ("loss-of-power-untold", reused(bugs.a_loss_of_power_that_nobody_is_told_of, (markers, "read_last_run")),
      "E3: the controller is not told of a loss of power", "storage.markers.read_last_run", "ISR is complete", ""),
     ("leader-trusts-its-last-word-of-the-store", reused(bugs.a_leader_that_trusts_its_last_word_of_the_store, (produce, "check_contact")),

@@ -14,9 +14,9 @@ from penstock.broker.coordinators.transactions import TransactionCoordinator
 from penstock.broker.membership.session import Identity
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.partitions.follower import Followers
-from penstock.broker.partitions.hosting import Hosting
+from penstock.broker.partitions.metadata_applier import MetadataApplier
 from penstock.broker.partitions.partition import Partition
-from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.partitions.replica_manager import ReplicaManager
 from penstock.broker.partitions.throttles import Throttles
 from penstock.kafka.apis import APIS
 from penstock.kafka.context import Context, Services
@@ -64,9 +64,9 @@ class BrokerContext:
     """One broker. `ask` handles a request as a connection would."""
 
     def __init__(
-        self, runner: asyncio.Runner, services: Services, rules: Rules, hosting: Hosting
+        self, runner: asyncio.Runner, services: Services, rules: Rules, applier: MetadataApplier
     ) -> None:
-        self.hosting = hosting
+        self.applier = applier
         self.services = services
         self.rules = rules
         self._runner = runner
@@ -76,7 +76,7 @@ class BrokerContext:
         return self.services.cluster
 
     @property
-    def replicas(self) -> Replicas:
+    def replicas(self) -> ReplicaManager:
         return self.services.replicas
 
     def forbid(self, operation: Operation, resource: ResourceType, name: str = "*") -> None:
@@ -190,13 +190,15 @@ async def _started(
     clock: ManualClock,
 ) -> BrokerContext:
     metrics, rules = BrokerMetrics(), Rules()
-    replicas = Replicas(data, metrics, asyncio.get_running_loop(), threads, clock)
+    replicas = ReplicaManager(data, metrics, asyncio.get_running_loop(), threads, clock)
     identity = Identity(broker_id=BROKER_ID, directory_id="d", session_timeout_ms=60_000)
     store = SqliteStore(directory / "metadata.sqlite", clock)
     cluster = Cluster(store, identity, tasks.spawn, settings)
     await cluster.load()
-    hosting = Hosting(replicas, cluster, Followers(cluster, tasks.spawn, Throttles(cluster, clock)))
-    hosting.begin()
+    applier = MetadataApplier(
+        replicas, cluster, Followers(cluster, tasks.spawn, Throttles(cluster, clock))
+    )
+    applier.begin()
     await cluster.join({LISTENER: ADDRESS})
     groups = GroupCoordinator(replicas, cluster, clock, tasks.spawn, metrics)
     groups.begin()
@@ -216,4 +218,4 @@ async def _started(
         confirmations=LeaderConfirmations(clock, tasks.spawn),
         spawn=tasks.spawn,
     )
-    return BrokerContext(runner, services, rules, hosting)
+    return BrokerContext(runner, services, rules, applier)

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.partitions.partition import Partition
-from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.partitions.replica_manager import ReplicaManager
 from penstock.model.configs import TopicConfig, resolve_topic_config
 from penstock.model.ids import TopicId
 from penstock.storage.directory import DataDirectory
@@ -62,7 +62,7 @@ class Engine:
         self.threads = ManualThreads()
         self.metrics = BrokerMetrics()
         self.directory = directory
-        self.replicas = Replicas(directory, self.metrics, self.loop, self.threads, self.clock)
+        self.replicas = ReplicaManager(directory, self.metrics, self.loop, self.threads, self.clock)
         self.complaints: list[str] = []  # errors that nobody handled
         self.loop.set_exception_handler(lambda _, about: self.complaints.append(str(about)))
         self._next_id = 1

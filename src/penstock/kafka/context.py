@@ -9,7 +9,7 @@ from penstock.broker.controller.cluster import Cluster
 from penstock.broker.coordinators.groups import GroupCoordinator
 from penstock.broker.coordinators.transactions import TransactionCoordinator
 from penstock.broker.metrics import BrokerMetrics
-from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.partitions.replica_manager import ReplicaManager
 from penstock.kafka.fetch_sessions import FetchSessions
 from penstock.kafka.leader_confirmation import LeaderConfirmations
 from penstock.kafka.overtaken import Refusals
@@ -37,7 +37,7 @@ class Services:
 
     broker_id: int
     clock: Clock
-    replicas: Replicas
+    replicas: ReplicaManager
     cluster: Cluster
     groups: GroupCoordinator
     transactions: TransactionCoordinator
@@ -103,7 +103,7 @@ class Context:
         return self.services.clock
 
     @property
-    def replicas(self) -> Replicas:
+    def replicas(self) -> ReplicaManager:
         return self.services.replicas
 
     @property

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from penstock.broker.controller.cluster import Cluster
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.partitions.partition import Partition
-from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.partitions.replica_manager import ReplicaManager
 from penstock.kafka.fetch_sessions import FetchSessions
 from penstock.kafka.memory import FrameMemory
 from penstock.storage.log import Log
@@ -15,7 +15,11 @@ from penstock.telemetry.registry import Sample
 
 class Gauges:
     def __init__(
-        self, replicas: Replicas, cluster: Cluster, memory: FrameMemory, sessions: FetchSessions
+        self,
+        replicas: ReplicaManager,
+        cluster: Cluster,
+        memory: FrameMemory,
+        sessions: FetchSessions,
     ) -> None:
         self._replicas = replicas
         self._cluster = cluster

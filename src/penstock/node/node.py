@@ -23,9 +23,9 @@ from penstock.broker.maintenance.repair import Repair
 from penstock.broker.membership.session import Identity
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.partitions.follower import Followers
-from penstock.broker.partitions.hosting import Hosting
 from penstock.broker.partitions.isr import IsrKeeper
-from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.partitions.metadata_applier import MetadataApplier
+from penstock.broker.partitions.replica_manager import ReplicaManager
 from penstock.broker.partitions.throttles import Throttles
 from penstock.http.server import HttpServer
 from penstock.kafka.context import Services
@@ -82,7 +82,7 @@ class Node:
         self._sockets: list[socket.socket] = []
         self._not_ready = "the broker is starting"
         self._directory: DataDirectory | None = None
-        self._replicas: Replicas | None = None
+        self._replicas: ReplicaManager | None = None
         self._followers: Followers | None = None
         self._cluster: Cluster | None = None
         self._groups: GroupCoordinator | None = None
@@ -150,7 +150,7 @@ class Node:
         )
         self._bind_sockets()
         await self._open_http()
-        self._replicas = replicas = Replicas(
+        self._replicas = replicas = ReplicaManager(
             directory,
             self.metrics,
             asyncio.get_running_loop(),
@@ -177,8 +177,8 @@ class Node:
         replicas.on_damage = replicas.on_stop = self._repair.failed
         replicas.has_copies = self._repair.has_copies
         replicas.on_shortfall = self._repair.fell_short
-        hosting = Hosting(replicas, cluster, followers)
-        hosting.begin()
+        applier = MetadataApplier(replicas, cluster, followers)
+        applier.begin()
         await replicas.recover()
         self._groups = groups = GroupCoordinator(
             replicas, cluster, self._clock, self._chores.spawn, self.metrics
@@ -200,7 +200,7 @@ class Node:
         transactions.begin()
         for door in self._doors:
             door.open()
-        self._housekeeping = Housekeeping(replicas, cluster, hosting, self._clock)
+        self._housekeeping = Housekeeping(replicas, cluster, applier, self._clock)
         self._housekeeping.start(self._chores.spawn)
         self._open_gauges(replicas, cluster)
 
@@ -352,7 +352,7 @@ class Node:
 
     def _services(
         self,
-        replicas: Replicas,
+        replicas: ReplicaManager,
         cluster: Cluster,
         groups: GroupCoordinator,
         transactions: TransactionCoordinator,
@@ -397,7 +397,7 @@ class Node:
             door.listen()
             self._doors.append(door)
 
-    def _open_gauges(self, replicas: Replicas, cluster: Cluster) -> None:
+    def _open_gauges(self, replicas: ReplicaManager, cluster: Cluster) -> None:
         """What is read off the broker at each scrape."""
         Gauges(replicas, cluster, self._memory, self._sessions).register(self.metrics)
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from penstock.broker.partitions import fetcher, leading
 from penstock.broker.partitions.fetcher import _Followed
-from penstock.broker.partitions.hosting import Hosting
 from penstock.broker.partitions.isr import IsrKeeper
 from penstock.broker.partitions.leading import LeadingPartition
 from penstock.broker.partitions.log import PartitionLog
+from penstock.broker.partitions.metadata_applier import MetadataApplier
 from penstock.broker.partitions.partition import Partition
 from penstock.kafka.fetch_sessions import FetchPartition
 from penstock.kafka.overtaken import Refusals
@@ -285,4 +285,4 @@ def rejected_batches_forgotten(probe: Probe) -> Planted:
 
 def restarts_unnoticed_by_partitions(probe: Probe) -> Planted:
     """No partition hears that another broker has begun a new session."""
-    return left_out(probe, Hosting, "_note_session")
+    return left_out(probe, MetadataApplier, "_note_session")

@@ -21,8 +21,8 @@ from penstock.broker.controller.election import ControllerElection
 from penstock.broker.coordinators.groups import GroupCoordinator
 from penstock.broker.coordinators.transactions import TransactionCoordinator
 from penstock.broker.maintenance.housekeeping import Housekeeping
-from penstock.broker.partitions.hosting import Hosting
-from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.partitions.metadata_applier import MetadataApplier
+from penstock.broker.partitions.replica_manager import ReplicaManager
 from penstock.http.server import HttpServer
 from penstock.kafka.handlers import write_txn_markers
 from penstock.kafka.server import Listener
@@ -286,12 +286,12 @@ STEPS: list[tuple[Any, str]] = [
     (node_module, "DataDirectory"),
     (node_module, "bind"),
     (HttpServer, "start"),
-    (node_module, "Replicas"),
+    (node_module, "ReplicaManager"),
     (node_module, "SqliteStore"),
     (Cluster, "load"),
     (DataDirectory, "join"),
-    (Hosting, "begin"),
-    (Replicas, "recover"),
+    (MetadataApplier, "begin"),
+    (ReplicaManager, "recover"),
     (GroupCoordinator, "begin"),
     (TransactionCoordinator, "begin"),
     (Listener, "listen"),
@@ -618,7 +618,7 @@ def test_a_log_that_cannot_be_closed_well_is_said_so_and_checked_at_the_next_sta
         (TransactionCoordinator, "close"),
         (GroupCoordinator, "close"),
         (Housekeeping, "stop"),
-        (Replicas, "stop"),
+        (ReplicaManager, "stop"),
         (Cluster, "stop"),
     ],
 )

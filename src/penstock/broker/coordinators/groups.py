@@ -13,7 +13,7 @@ from penstock.broker.coordinators.shard import PendingReply
 from penstock.broker.coordinators.shards import Lost, Shards, partition_for
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.partitions.partition import Partition
-from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.partitions.replica_manager import ReplicaManager
 from penstock.groups.events import Effect, Event, Reply
 from penstock.groups.listing import type_of
 from penstock.groups.machine import Group
@@ -75,7 +75,7 @@ class GroupCoordinator:
 
     def __init__(
         self,
-        replicas: Replicas,
+        replicas: ReplicaManager,
         cluster: Cluster,
         clock: Clock,
         spawn: Spawn,

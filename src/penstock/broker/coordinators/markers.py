@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from penstock.broker.coordinators.groups import OFFSETS_TOPIC, GroupCoordinator
 from penstock.broker.partitions.partition import Partition
-from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.partitions.replica_manager import ReplicaManager
 from penstock.model.clock import Clock
 from penstock.model.ids import TopicPartition
 from penstock.records.control import ControlType, EndMarker, build_marker
@@ -27,7 +27,7 @@ class Ending(NamedTuple):
 class MarkerWriter:
     """Only the event loop calls it."""
 
-    def __init__(self, replicas: Replicas, groups: GroupCoordinator, clock: Clock) -> None:
+    def __init__(self, replicas: ReplicaManager, groups: GroupCoordinator, clock: Clock) -> None:
         self._replicas = replicas
         self._groups = groups
         self._clock = clock

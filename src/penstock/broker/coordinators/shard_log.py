@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from penstock.broker.partitions.partition import Partition
-from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.partitions.replica_manager import ReplicaManager
 from penstock.records.batch import BatchHeader, split_batches
 from penstock.records.builder import build_batch
 from penstock.records.control import ControlType, decode_marker
@@ -79,7 +79,7 @@ def batches(
 
 
 async def read_all(
-    partition: Partition, replicas: Replicas, replay: Replay, *, is_wanted: Callable[[], bool]
+    partition: Partition, replicas: ReplicaManager, replay: Replay, *, is_wanted: Callable[[], bool]
 ) -> int:
     """Feed every record to `replay`, up to the end of the log at the moment of the return; how many there were.
 
@@ -104,7 +104,7 @@ async def read_all(
     return count
 
 
-async def _bytes_of(piece: FileSlice, replicas: Replicas) -> bytes:
+async def _bytes_of(piece: FileSlice, replicas: ReplicaManager) -> bytes:
     """Read in a thread: it may have to come from the disk."""
     data: list[bytes] = []
     try:

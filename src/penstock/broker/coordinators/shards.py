@@ -17,7 +17,7 @@ from penstock.broker.coordinators.shard import LogShard
 from penstock.broker.coordinators.shard_slot import Phase, ShardSlot
 from penstock.broker.partitions.log import NOBODY
 from penstock.broker.partitions.partition import Partition
-from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.partitions.replica_manager import ReplicaManager
 from penstock.metadata.image import Delta, TopicImage
 from penstock.model.clock import Clock
 from penstock.model.errors import BrokerError, ErrorCode, StorageFault, UnknownRecord
@@ -96,7 +96,7 @@ class Shards(Generic[ReplayT, ShardT]):
     def __init__(
         self,
         topic: str,
-        replicas: Replicas,
+        replicas: ReplicaManager,
         cluster: Cluster,
         clock: Clock,
         spawn: Spawn,

@@ -21,7 +21,7 @@ from penstock.broker.coordinators.txn_shard import Answer, TxnShard
 from penstock.broker.coordinators.verification import UNHEARD, Check, LocalCheck, Verifier
 from penstock.broker.metrics import BrokerMetrics
 from penstock.broker.partitions.partition import Partition
-from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.partitions.replica_manager import ReplicaManager
 from penstock.model.clock import Clock
 from penstock.model.errors import BrokerError, ErrorCode, UnknownRecord
 from penstock.model.features import TRANSACTION_VERSION
@@ -88,7 +88,7 @@ class TransactionCoordinator:
 
     def __init__(
         self,
-        replicas: Replicas,
+        replicas: ReplicaManager,
         cluster: Cluster,
         groups: GroupCoordinator,
         clock: Clock,

@@ -6,7 +6,7 @@ from typing import Final
 
 from penstock.broker.controller.cluster import Cluster
 from penstock.broker.partitions.partition import Partition
-from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.partitions.replica_manager import ReplicaManager
 from penstock.model.clock import Clock
 from penstock.model.errors import BrokerError, StorageFault
 from penstock.storage.cleaner import Outcome
@@ -20,7 +20,7 @@ _SHORT_REST_MS: Final = 1000  # after one under which the log has changed
 
 
 class Cleaning:
-    def __init__(self, replicas: Replicas, cluster: Cluster, clock: Clock) -> None:
+    def __init__(self, replicas: ReplicaManager, cluster: Cluster, clock: Clock) -> None:
         self._replicas = replicas
         self._cluster = cluster
         self._clock = clock

@@ -12,7 +12,7 @@ from typing import Final
 from penstock.broker.controller.cluster import Cluster, Spawn
 from penstock.broker.controller.lost_logs import KEPT, Place, accepted_places, request_for
 from penstock.broker.partitions.partition import Partition
-from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.partitions.replica_manager import ReplicaManager
 from penstock.model.clock import Clock
 from penstock.model.errors import BrokerError
 
@@ -23,7 +23,7 @@ _AGAIN_MS: Final = 30_000  # the same partition
 
 
 class FullDiskHandoff:
-    def __init__(self, replicas: Replicas, cluster: Cluster, clock: Clock) -> None:
+    def __init__(self, replicas: ReplicaManager, cluster: Cluster, clock: Clock) -> None:
         self._replicas = replicas
         self._cluster = cluster
         self._clock = clock

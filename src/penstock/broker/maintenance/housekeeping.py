@@ -14,9 +14,9 @@ from typing import Any, Final
 from penstock.broker.controller.cluster import Cluster
 from penstock.broker.maintenance.cleaning import Cleaning
 from penstock.broker.maintenance.scrubbing import Scrubbing
-from penstock.broker.partitions.hosting import Hosting
+from penstock.broker.partitions.metadata_applier import MetadataApplier
 from penstock.broker.partitions.partition import Partition
-from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.partitions.replica_manager import ReplicaManager
 from penstock.model.clock import Clock
 from penstock.model.errors import BrokerError, DiskFull, OutOfResources, StorageFault
 from penstock.storage.directory import remove_tree
@@ -38,9 +38,9 @@ Spawn = Callable[[Coroutine[Any, Any, None], str], object]
 
 class Housekeeping:
     def __init__(
-        self, replicas: Replicas, cluster: Cluster, hosting: Hosting, clock: Clock
+        self, replicas: ReplicaManager, cluster: Cluster, applier: MetadataApplier, clock: Clock
     ) -> None:
-        self._hosting = hosting
+        self._applier = applier
         self._replicas = replicas
         self._cluster = cluster
         self._clock = clock
@@ -205,7 +205,7 @@ class Housekeeping:
         while self._to_remove:  # one that cannot be removed now is kept for the next round
             await self._replicas.run_in_thread(partial(remove_tree, self._to_remove[0]))
             del self._to_remove[0]
-        await self._hosting.confirm_deleted()
+        await self._applier.confirm_deleted()
 
     async def _expire_producers(self) -> None:
         """Each round counts for the pause before it, however long it was: whoever stood still with us is not idle."""

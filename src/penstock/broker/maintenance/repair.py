@@ -16,7 +16,7 @@ from penstock.broker.controller.cluster import Cluster, Spawn
 from penstock.broker.controller.lost_logs import KEPT, LOST, Place, accepted_places, request_for
 from penstock.broker.partitions.follower import Followers
 from penstock.broker.partitions.partition import Partition
-from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.partitions.replica_manager import ReplicaManager
 from penstock.metadata.image import PartitionImage
 from penstock.model.errors import BrokerError, StorageFault
 from penstock.storage.segment import DamagedLog
@@ -34,7 +34,7 @@ class _Failed:
 
 
 class Repair:
-    def __init__(self, replicas: Replicas, cluster: Cluster, followers: Followers) -> None:
+    def __init__(self, replicas: ReplicaManager, cluster: Cluster, followers: Followers) -> None:
         self._replicas = replicas
         self._cluster = cluster
         self._followers = followers

@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.broker.controller.cluster import Cluster
 from penstock.broker.partitions.partition import Partition
-from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.partitions.replica_manager import ReplicaManager
 from penstock.storage.scrub import Scrub
 from penstock.storage.segment import DamagedLog
 
@@ -18,7 +18,7 @@ _LOGS_A_TURN: Final = 2000  # that are looked at before others have their turn
 
 
 class Scrubbing:
-    def __init__(self, replicas: Replicas, cluster: Cluster) -> None:
+    def __init__(self, replicas: ReplicaManager, cluster: Cluster) -> None:
         self._replicas = replicas
         self._cluster = cluster
         self._rounds = self._segments()

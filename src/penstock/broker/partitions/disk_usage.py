@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.broker.partitions.partition import Partition
-from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.partitions.replica_manager import ReplicaManager
 from penstock.model.errors import BrokerError, DiskFull, ErrorCode, StorageFault
 from penstock.model.ids import TopicPartition
 from penstock.storage.usage import Room, log_size_bytes, room
@@ -21,7 +21,7 @@ class DiskUsage:
     failure: StorageFault | None = None
 
 
-async def disk_usage(replicas: Replicas, partitions: Iterable[Partition]) -> DiskUsage:
+async def disk_usage(replicas: ReplicaManager, partitions: Iterable[Partition]) -> DiskUsage:
     """Raises BrokerError when the data directory is offline."""
     usage = DiskUsage(replicas.directory.path)
     if replicas.unable is not None and not isinstance(replicas.unable, DiskFull):

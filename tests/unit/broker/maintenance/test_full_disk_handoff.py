@@ -9,7 +9,7 @@ import pytest
 from penstock.broker.controller.lost_logs import answer, places_of
 from penstock.broker.maintenance import full_disk_handoff, housekeeping
 from penstock.broker.partitions import fetcher
-from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.partitions.replica_manager import ReplicaManager
 from penstock.metadata.rules.config_changes import ConfigOp, Op, Resource
 from penstock.model.errors import BrokerError, DiskFull, ErrorCode
 from penstock.wire.messages.assign_replicas_to_dirs import (
@@ -45,7 +45,7 @@ def brokers(_brokers: Several) -> Iterator[Several]:
     _brokers.until(lambda: not any(TOPIC in it.services.replicas.topics for it in nodes))
 
 
-def replicas(brokers: Several, number: int) -> Replicas:
+def replicas(brokers: Several, number: int) -> ReplicaManager:
     return brokers.services(number).replicas
 
 

@@ -87,7 +87,7 @@ def change_epoch(broker: BrokerContext, partition: Partition, epoch: int) -> Non
         partitions=tuple(state._replace(leader_epoch=epoch) for state in old.partitions)
     )
     delta = Delta(broker.cluster.image.revision, changed=[TopicChange(old, new)])
-    broker.hosting._apply(delta)
+    broker.applier._apply(delta)
 
 
 def test_a_start_hosts_what_is_there_and_sets_aside_what_nobody_knows(tmp_path: Path) -> None:
@@ -115,14 +115,14 @@ def test_deleted_topics_are_confirmed_once_their_files_are_out_of_use(
     topic_id = broker.cluster.image.topics["orders"].id
     broker.run(broker.cluster.delete_topics(["orders"]))
     assert topic_id in broker.cluster.image.tombstones
-    broker.run(broker.hosting.confirm_deleted())
+    broker.run(broker.applier.confirm_deleted())
     assert topic_id not in broker.cluster.image.tombstones
 
 
 def test_operators_are_told_of_topics_that_come_change_and_go(
     broker: BrokerContext, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level("INFO", "penstock.broker.partitions.hosting"):
+    with caplog.at_level("INFO", "penstock.broker.partitions.metadata_applier"):
         broker.create_topic("orders", 2, {"retention.ms": "1000"})
         broker.run(broker.cluster.create_partitions("orders", 3))
         set_config(broker, "orders", "segment.ms", "5", Resource.TOPIC)

@@ -1,4 +1,4 @@
-"""Keeps what this broker hosts in step with what the cluster decided: topics, partitions, settings, roles.
+"""Apply changes of the cluster image to this broker: topics, partitions, settings, roles.
 
 It leads only while its session holds. When that is lost it follows at once, whatever the picture of the
 cluster still says; the controller gives what it led to others, or back, in a new epoch.
@@ -9,14 +9,14 @@ import logging
 from penstock.broker.controller.cluster import Cluster
 from penstock.broker.partitions.follower import Followers
 from penstock.broker.partitions.partition import Partition, Topic
-from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.partitions.replica_manager import ReplicaManager
 from penstock.metadata.image import Delta, PartitionImage, TopicChange, TopicImage
 
 _log = logging.getLogger(__name__)
 
 
-class Hosting:
-    def __init__(self, replicas: Replicas, cluster: Cluster, followers: Followers) -> None:
+class MetadataApplier:
+    def __init__(self, replicas: ReplicaManager, cluster: Cluster, followers: Followers) -> None:
         self._replicas = replicas
         self._cluster = cluster
         self._followers = followers

@@ -49,7 +49,7 @@ class Replication(Protocol):
     def made_durable(self, partition: Partition) -> None: ...
 
 
-class Replicas:
+class ReplicaManager:
     """The partitions of this broker. Only the event loop calls it."""
 
     def __init__(
