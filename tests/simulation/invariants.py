@@ -29,6 +29,7 @@ from tests.simulation.mirror import Batch, Mirror, Mirrors, Place
 from tests.simulation.store import StoreCore, live_keys
 
 DISK_FAULTS: Final = ("fill_disk", "lack_descriptors", "fail_disk", "slow_disk", "hang_disk")
+OFFSETS: Final = "__consumer_offsets"
 _DECIDED: Final = ("p/", "t/", "reg/", "dead/", "cfg/", "pid")  # by the controller alone
 
 
@@ -372,14 +373,32 @@ class Invariants:
         return all(len(it.isr) == len(it.replicas) for it in self.states.values())
 
     def reaches_store(self, broker_id: int) -> bool:
-        """As far as the broker knows. One that does not goes on, and may have been replaced (B5)."""
+        """As far as the broker knows. One that does not goes on, and may have been replaced (B5).
+
+        Nor does one that hears late what others wrote, while it coordinates what is no longer its own.
+        """
         node = self._machines[broker_id].node
         return (
             node is not None
             and node.replicas is not None
             and not node.replicas.is_cut_off
             and bool(node.cluster.epoch)
+            and not self._coordinates_late(broker_id)
         )
+
+    def _coordinates_late(self, broker_id: int) -> bool:
+        """Whether another leads by now what it coordinates, and its image lags behind the store: it cannot know."""
+        machine = self._machines[broker_id]
+        image = None if machine.node is None else machine.node.cluster.image
+        for partition in machine.partitions:
+            if not partition.is_leader or partition.topic.name != OFFSETS:
+                continue
+            state = self.states.get((partition.topic.id, partition.index))
+            if image is None or state is None or state.leader_epoch <= partition.leader_epoch:
+                continue
+            if image.topics[OFFSETS].partitions[partition.index].leader_epoch < state.leader_epoch:
+                return True
+        return False
 
     def term(self, broker_id: int, topic: str, index: int) -> tuple[int, ...]:
         """The run of the broker and the epoch in which it leads the partition, until the next trouble with a disk.
