@@ -70,9 +70,9 @@ def was_rebuilt(server: Server) -> bool:
 
 
 def set_aside(server: Server) -> list[Path]:
-    """What was the log, kept for whoever wants to know."""
+    """The segments of the damaged log, which are kept for the operator."""
     mine = server.partition_dir(TOPIC)
-    return [path for path in mine.parent.parent.rglob(f"{mine.name}*") if path != mine]
+    return list(mine.parent.parent.glob(f"~~*~{mine.name}~*-stray/*.log"))
 
 
 def check_failed_and_rebuilt(
