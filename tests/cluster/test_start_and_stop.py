@@ -68,6 +68,7 @@ def test_a_broker_that_is_stopped_amid_producing_has_answered_or_not_taken_each_
         for round_number in range(2):
             while len(ledger.acked) < 2000 * (round_number + 1):
                 ledger.send(sender, topic, b"%06d" % len(ledger.sent))
+                ledger.pace(sender, most=10_000)  # room for 200 more in the client's queue
             assert server.stop() == 0
             for _ in range(200):
                 ledger.send(sender, topic, b"%06d" % len(ledger.sent))
@@ -116,6 +117,7 @@ def test_a_stop_amid_syncs_is_clean_and_says_nothing_else(tmp_path: Path) -> Non
         sender = producer(server.bootstrap, batch_size=500)
         while len(ledger.acked) < 500:
             ledger.send(sender, topic, b"%06d" % len(ledger.sent))
+            ledger.pace(sender, most=2000)
         assert server.stop() == 0
         assert "ERROR" not in server.log
         assert "Traceback" not in server.log

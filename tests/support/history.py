@@ -133,10 +133,15 @@ class Ledger:
     def _answered(self) -> int:
         return len(self.acked) + len(self.unplaced) + len(self.failures)
 
+    @property
+    def in_flight(self) -> int:
+        """How many messages are neither acknowledged nor failed."""
+        return len(self.sent) - self._answered
+
     def pace(self, sender: Any, most: int = 1000) -> None:
         """Wait until no more than that is on its way."""
         until(
-            lambda: sender.poll(0.001) >= 0 and len(self.sent) - self._answered <= most,
+            lambda: sender.poll(0.001) >= 0 and self.in_flight <= most,
             "acknowledgements come in",
         )
 
