@@ -19,7 +19,7 @@ from penstock.metadata.values import (
 )
 from penstock.model.ids import parse_topic_id
 from penstock.records.batch import BatchHeader
-from penstock.storage.appending import COMPACT
+from penstock.storage.limits import COMPACT
 from penstock.storage.log import Log
 from tests.simulation.checks.log_files import LogFiles
 from tests.simulation.checks.starts import LogStarts

@@ -15,8 +15,8 @@ from penstock.model.errors import StorageFault
 from penstock.model.ids import TopicId
 from penstock.records.batch import BatchHeader, iter_headers, parse_header
 from penstock.replication.leader import Leadership
-from penstock.storage.appending import COMPACT, GrowingLog
 from penstock.storage.directory import DataDirectory
+from penstock.storage.limits import COMPACT
 from penstock.storage.log import Appended, Log
 
 Place = tuple[bytes, int]  # topic id and partition
@@ -193,9 +193,13 @@ class Mirrors:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        append, copy = GrowingLog.append_as_leader, GrowingLog.append_as_follower
-        append_together = GrowingLog.append_run
-        truncate, restart, leave = Log.truncate_to, Log.restart_at, DataDirectory.give_up
+        append, copy = Log.append_as_leader, Log.append_as_follower
+        append_together = Log.append_run
+        truncate, restart, leave = (
+            Log.truncate_to,
+            Log.truncate_fully_and_start_at,
+            DataDirectory.give_up,
+        )
 
         def append_as_leader(log: Log, records: memoryview, **more: Any) -> Appended:
             mirror = self.of(log)
@@ -237,7 +241,7 @@ class Mirrors:
             self._saved_starts.pop(key, None)
             leave(at, topic, topic_id, partition)
 
-        def restart_at(log: Log, offset: int) -> None:
+        def truncate_fully_and_start_at(log: Log, offset: int) -> None:
             mirror = self.of(log)
             restart(log, offset)
             mirror.batches.clear()
@@ -247,11 +251,11 @@ class Mirrors:
             stack.enter_context(self._noticing_changes())
             stack.enter_context(self._noticing_starts())
             for owner, name, replacement in (
-                (GrowingLog, "append_as_leader", append_as_leader),
-                (GrowingLog, "append_run", append_run),
-                (GrowingLog, "append_as_follower", append_as_follower),
+                (Log, "append_as_leader", append_as_leader),
+                (Log, "append_run", append_run),
+                (Log, "append_as_follower", append_as_follower),
                 (Log, "truncate_to", truncate_to),
-                (Log, "restart_at", restart_at),
+                (Log, "truncate_fully_and_start_at", truncate_fully_and_start_at),
                 (DataDirectory, "give_up", give_up),
             ):
                 stack.enter_context(mock.patch.object(owner, name, replacement))

@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 
 from penstock.records.compaction import AbortedRange
 from penstock.storage import sealed, swap
-from penstock.storage.appending import COMPACT
 from penstock.storage.cleaner import Job, Outcome, Source
 from penstock.storage.epochs import NO_EPOCH
 from penstock.storage.files import Disk, read_small, write_atomically
+from penstock.storage.limits import COMPACT
 from penstock.storage.log import Log
 from penstock.storage.segment import Segment
 from penstock.storage.worker import Worker

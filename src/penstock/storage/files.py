@@ -24,6 +24,7 @@ _GIVEN_BACK: Final = 64  # files that are closed at a time when descriptors run 
 _NEEDED_BY_A_CHANGE: Final = (
     8  # a segment, its indexes, a small file and its directory, and some for threads beside
 )
+_PARTS_OF_A_CALL: Final = os.sysconf("SC_IOV_MAX")  # pwritev takes no more
 _WARM_STEP_BYTES: Final = 1 << 20
 _RESIDENCY_STEP_BYTES: Final = 128 << 10  # what the kernel reads ahead: one probe for each
 
@@ -225,12 +226,12 @@ class SegmentFile:
         self.size = size + written
 
     def append_all(self, parts: Sequence[Buffer], total: int) -> None:
-        """Likewise all parts, of so many bytes in `total`, with one call: it costs less than one for each."""
+        """Append all parts, of `total` bytes, or nothing: with one call, unless the kernel takes only some of them."""
         handle = self.handle or self.open()
         handle.used = True
         size = self.size
         try:
-            written = self.files.disk.pwritev(handle.fd, parts, size)
+            written = self.files.disk.pwritev(handle.fd, parts[:_PARTS_OF_A_CALL], size)
             if written != total:
                 written = self._append_rest(handle.fd, b"".join(parts), written)
         except OSError as error:

@@ -87,10 +87,10 @@ class Indexes:
         self.max_timestamp_offset = self._base_offset + newest[1]
         self._unindexed_bytes = 0
 
-    def is_full(self, limit_bytes: int, entries: int = 1) -> bool:
-        """Whether so many entries more would pass `segment.index.bytes`."""
-        entries += max(len(self.offsets), len(self.times))
-        return entries * TIMES.entry_bytes > limit_bytes
+    def room(self, limit_bytes: int) -> int:
+        """How many more batches may get an entry within `limit_bytes`, which allow at least one in all."""
+        entries = max(len(self.offsets), len(self.times))
+        return max(limit_bytes // TIMES.entry_bytes, 1) - entries
 
     def save(self) -> None:
         """Bring the files up to date. Times first: an entry among the offsets vouches for them."""

@@ -17,6 +17,7 @@ from penstock.records.validation import (
     recompress,
 )
 
+COMPACT: Final = "compact"  # a cleanup policy
 _CODECS: Final = {
     "uncompressed": Codec.NONE,
     "gzip": Codec.GZIP,
@@ -105,7 +106,7 @@ class Limits(NamedTuple):
 def limits_of(config: TopicConfig) -> Limits:
     append_time = config.message_timestamp_type == "LogAppendTime"
     codec = _CODECS.get(config.compression_type)
-    needs_keys = "compact" in config.cleanup_policy
+    needs_keys = COMPACT in config.cleanup_policy
     return Limits(
         max_batch_bytes=config.max_message_bytes,
         before_max_ms=UNBOUNDED_MS if append_time else config.message_timestamp_before_max_ms,

@@ -14,6 +14,7 @@ from penstock.records.control import (
     build_marker,
     build_promotion,
 )
+from penstock.storage.following import Received
 from penstock.storage.producers import Producer
 from penstock.storage.segment import MAX_RELATIVE_OFFSET
 
@@ -60,11 +61,14 @@ def check_gaps(batches: Batches, log: object, next_offset: int) -> bool:
     return has_gaps
 
 
-def restamp(records: memoryview, batches: Batches, leader_epoch: int) -> Batches:
-    """The leader epoch is this cluster's, in place; the checksum does not cover it."""
+def restamp(records: memoryview, batches: Batches, leader_epoch: int) -> list[Received]:
+    """Give the batches the leader epoch of this cluster, in place; the checksum does not cover it."""
+    stamped: list[Received] = []
     for position, header in batches:
-        stamp(records[position:], header.base_offset, leader_epoch)
-    return [(position, it._replace(leader_epoch=leader_epoch)) for position, it in batches]
+        batch = records[position : position + header.size_bytes]
+        stamp(batch, header.base_offset, leader_epoch)
+        stamped.append((batch, header._replace(leader_epoch=leader_epoch)))
+    return stamped
 
 
 def ending(

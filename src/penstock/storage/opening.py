@@ -41,14 +41,15 @@ def open_log(
     follows = state.load(log.path, items, epochs, epochs_upto)
     segments = Segments(files, log.path, items)
     unsynced = [segment for segment in items[:-1] if segment.next_offset > sure_upto]
-    log.adopt(segments, follows, unsynced, has_gaps=past.has_gaps, truncated_to=truncated_to)
+    follows.truncated_to = truncated_to
+    unflushed_bytes = log.recovery.scanned_bytes - log.recovery.dropped_bytes
+    log.adopt(segments, follows, unsynced, unflushed_bytes, has_gaps=past.has_gaps)
     log.adopt_retired(found.retired)
     log.recovery_point = sure_upto
     start_offset = max(past.start_offset or 0, follows.epochs.log_start)
     log.start_offset = max(items[0].base_offset, min(start_offset, next_offset))
     follows.epochs.truncate_start(log.start_offset)
     log.saved_start_offset = past.start_offset or 0
-    log.unflushed_bytes = log.recovery.scanned_bytes - log.recovery.dropped_bytes
     return log
 
 
@@ -86,7 +87,7 @@ def _emptied(log: Log, segments: list[Segment], found: Found, past: Past) -> Log
     # Kept until the log has begun: without them a second attempt would find it damaged.
     dropped = [path for segment in reversed(segments) for path in segment.retire()]
     if next_offset:
-        log.restart_at(next_offset)  # with a file, so that the next run finds the place
+        log.truncate_fully_and_start_at(next_offset)  # its file tells the next run the offset
         log.adopt_retired(found.retired)
     else:
         dropped += [path for paths in found.retired.values() for path in paths]

@@ -15,7 +15,6 @@ class Run(NamedTuple):
     batches: Sequence[memoryview]
     headers: Sequence[BatchHeader]
     size_bytes: int
-    record_count: int
     max_timestamp_ms: int
 
 
@@ -30,7 +29,7 @@ def check_run(
         return None
     headers: list[BatchHeader] = []
     latest: dict[int, BatchHeader] = {}  # of each producer
-    size_bytes = record_count = 0
+    size_bytes = 0
     max_timestamp_ms = NO_TIMESTAMP
     try:
         for records in batches:
@@ -46,12 +45,11 @@ def check_run(
                 latest[producer_id] = header
             headers.append(header)
             size_bytes += len(records)
-            record_count += header.record_count
             if header.max_timestamp_ms > max_timestamp_ms:
                 max_timestamp_ms = header.max_timestamp_ms
     except BrokerError:
         return None
-    return Run(batches, headers, size_bytes, record_count, max_timestamp_ms)
+    return Run(batches, headers, size_bytes, max_timestamp_ms)
 
 
 def _follows(header: BatchHeader, before: BatchHeader) -> bool:

@@ -1,5 +1,7 @@
 """Reads a closed segment again, a piece at a time, and checks every batch in it (O10)."""
 
+from collections.abc import Iterable
+
 from penstock.records.batch import NO_TIMESTAMP
 from penstock.storage.files import FileSlice
 from penstock.storage.recovery import REMEDY, Damage, valid_batches
@@ -53,6 +55,14 @@ class Scrub:
             self._fail(self._position, f"it should reach to offset {self._end_offset}")
         self.done = True
         return self._position - start
+
+    def mend_indexes(self, closed: Iterable[Segment]) -> None:
+        """Rebuild the indexes of the segment, if it is still there and they miss its largest timestamp."""
+        for segment in closed:
+            if (segment.base_offset, segment.next_offset) == (self.base_offset, self._end_offset):
+                if segment.newest()[0] != self.max_timestamp_ms:
+                    segment.rebuild_indexes()
+                return
 
     def _fail(self, position: int, reason: str) -> None:
         """Unless the segment was cut or replaced since, which is no damage."""

@@ -7,16 +7,22 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from struct import error as StructError
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from penstock.model.errors import DiskFull, OutOfResources, StorageFault
-from penstock.records.batch import HEADER_SIZE, MAGIC, BatchHeader, parse_header, stamp
+from penstock.records.batch import (
+    HEADER_SIZE,
+    MAGIC,
+    NO_TIMESTAMP,
+    BatchHeader,
+    parse_header,
+    stamp,
+)
 from penstock.records.builder import build_batch
 from penstock.storage import txn_index
 from penstock.storage.files import Buffer, OpenFiles, SegmentFile
 from penstock.storage.index import OFFSETS, TIMES
 from penstock.storage.indexes import Indexes
-from penstock.storage.runs import Run
 from penstock.storage.tail import Extent, Tail
 from penstock.storage.txn_index import AbortedEntry, TxnIndex
 
@@ -25,6 +31,9 @@ DELETED_SUFFIX: Final = ".deleted"
 SPARE_SUFFIX: Final = ".tmp"  # not of the log yet: removed when it is opened
 SUFFIXES: Final = (LOG_SUFFIX, OFFSETS.suffix, TIMES.suffix, txn_index.SUFFIX)
 MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
+
+# a whole batch with its base offset, last offset and max timestamp; a plain tuple, as it is made for each append
+PlacedBatch: TypeAlias = tuple[Buffer, int, int, int]
 
 _SCAN_BYTES: Final = 8 << 10  # read at once when small batches are walked
 _LARGE_BATCH_BYTES: Final = _SCAN_BYTES // 4  # from here on it pays to read headers one by one
@@ -105,43 +114,35 @@ class Segment:
         """Whether batches may be added: not after `seal`."""
         return self._tail is not None
 
-    def append(
-        self, batch: Buffer, base_offset: int, last_offset: int, max_timestamp_ms: int
-    ) -> bool:
-        """Write one batch; True if the indexes grew."""
-        file, tail = self.file, self._tail
+    def append(self, batches: Sequence[PlacedBatch], size_bytes: int) -> int:
+        """Write batches of `size_bytes` in all with one call. Return how many got an index entry.
+
+        Nothing is noted of them before their bytes are in the file.
+        """
+        file, tail, indexes = self.file, self._tail, self._indexes
         assert tail is not None, "a closed segment does not grow"  # before a byte is written
-        position = file.size
-        file.append(batch)
-        self.next_offset = last_offset + 1
-        tail.add(base_offset, position)
-        return self._indexes.note(position, len(batch), last_offset, max_timestamp_ms)  # type: ignore[union-attr] # likewise
-
-    def append_run(self, run: Run, base_offset: int) -> bool:
-        """Write batches, the first of which gets `base_offset`, with one call; True if the indexes grew."""
-        tail, indexes = self._tail, self._indexes
-        assert tail is not None, "a closed segment does not grow"
         assert indexes is not None
-        position, grew = self.file.size, False
-        self.file.append_all(run.batches, run.size_bytes)
-        for header in run.headers:
-            last_offset = base_offset + header.last_offset_delta
+        position, entries = file.size, 0
+        if len(batches) == 1:
+            file.append(batches[0][0])
+        else:
+            file.append_all([batch[0] for batch in batches], size_bytes)
+        for records, base_offset, last_offset, max_timestamp_ms in batches:
+            batch_bytes = len(records)
             tail.add(base_offset, position)
-            grew |= indexes.note(position, header.size_bytes, last_offset, header.max_timestamp_ms)
-            position += header.size_bytes
-            base_offset = last_offset + 1
-        self.next_offset = base_offset
-        return grew
+            entries += indexes.note(position, batch_bytes, last_offset, max_timestamp_ms)
+            position += batch_bytes
+            self.next_offset = last_offset + 1
+        return entries
 
-    def note(self, position: int, header: BatchHeader) -> bool:
-        """Take note of a batch that the file holds at `position`; True if the indexes grew."""
+    def note(self, position: int, header: BatchHeader) -> None:
+        """Take note of a batch that the file has at `position` already."""
         assert self._tail is not None, "a closed segment does not grow"
         assert self._indexes is not None
-        self.next_offset = header.next_offset
+        last_offset = header.last_offset
         self._tail.add(header.base_offset, position)
-        return self._indexes.note(
-            position, header.size_bytes, header.last_offset, header.max_timestamp_ms
-        )
+        self._indexes.note(position, header.size_bytes, last_offset, header.max_timestamp_ms)
+        self.next_offset = last_offset + 1
 
     def start_over(self) -> None:
         """Forget what is known about the contents, to grow or be noted from the first byte."""
@@ -190,10 +191,10 @@ class Segment:
     def fill_gap(self, upto_offset: int, leader_epoch: int) -> None:
         """Let it reach to `upto_offset`, with a batch without records."""
         if self.next_offset < upto_offset:
-            position, batch = self.file.size, filler(self.next_offset, upto_offset)
+            batch = filler(self.next_offset, upto_offset)
             stamp(batch, self.next_offset, leader_epoch)
-            self.file.append(batch)
-            self.note(position, parse_header(batch))
+            placed = (batch, self.next_offset, upto_offset - 1, NO_TIMESTAMP)
+            self.append((placed,), len(batch))
 
     def put_in_place(self) -> None:
         """What was begun as a spare is of the log from now on."""
@@ -206,9 +207,9 @@ class Segment:
         for found, header in self.headers(position):
             self.note(found, header)
 
-    def index_is_full(self, limit_bytes: int, entries: int = 1) -> bool:
-        """Whether so many entries more would pass the limit."""
-        return self.indexes.is_full(limit_bytes, entries)
+    def index_room(self, limit_bytes: int) -> int:
+        """How many more entries the indexes may get under `segment.index.bytes`."""
+        return self.indexes.room(limit_bytes)
 
     def save_indexes(self) -> list[SegmentFile]:
         """Bring the index files up to date; those that are more than hints, to be synced."""

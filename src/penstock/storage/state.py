@@ -31,15 +31,20 @@ class AbortedTxn(NamedTuple):
 class LogState:
     """Follows every batch that enters the log, in order."""
 
-    __slots__ = ("epochs", "producers")
+    __slots__ = ("epochs", "producers", "truncated_to")
 
     def __init__(self) -> None:
         self.epochs = Epochs()
         self.producers = Producers()
+        self.truncated_to: int | None = None  # since the recovery point was last written to disk
 
-    def apply(self, segment: Segment, header: BatchHeader, batch: Buffer) -> None:
-        """A batch as a leader has it, behind what `segment` had before."""
-        self._follow_epoch(header, segment.next_offset)
+    def become(self, other: "LogState") -> None:
+        """Follow what `other` has followed: the log was truncated."""
+        self.epochs, self.producers = other.epochs, other.producers
+
+    def apply(self, segment: Segment, header: BatchHeader, batch: Buffer, log_end: int) -> None:
+        """Follow a batch that `segment` has, as a leader wrote it; the log ended at `log_end` before it."""
+        self._follow_epoch(header, log_end)
         if header.producer_id >= 0:
             self._follow_producer(segment, header, batch)
         elif header.attributes & CONTROL_BIT:

@@ -16,8 +16,8 @@ from penstock.kafka.overtaken import Refusals
 from penstock.metadata.rules import isr_changes
 from penstock.metadata.rules.isr_changes import UNKNOWN_EPOCH
 from penstock.replication.leader import Leadership
-from penstock.storage.appending import GrowingLog
 from penstock.storage.epochs import Epochs
+from penstock.storage.log import Log
 from tests.simulation.planted.probe import Probe, answering, left_out, replaced, unchecked
 
 Planted = AbstractContextManager[Any]
@@ -255,7 +255,7 @@ def epoch_start_not_noted(probe: Probe) -> Planted:
     def begin(_original: Any, log: Any, epoch: int) -> None:
         probe.deviates(epoch != log.epochs.latest)
 
-    return replaced(probe, GrowingLog, "begin_epoch", begin)
+    return replaced(probe, Log, "begin_epoch", begin)
 
 
 def epochs_survive_a_cut(probe: Probe) -> Planted:

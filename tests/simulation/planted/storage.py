@@ -11,9 +11,9 @@ from penstock.model.errors import OutOfResources, StorageFault
 from penstock.records import compaction as records_compaction
 from penstock.records.batch import TRANSACTIONAL_BIT
 from penstock.storage import compaction, directory, recovery, retention, state
-from penstock.storage.appending import GrowingLog
 from penstock.storage.files import SegmentFile, refuse
 from penstock.storage.flush import FlushTicket
+from penstock.storage.local_log import LocalLog
 from penstock.storage.log import Log
 from penstock.storage.segment import Segment
 from tests.simulation.planted.probe import Probe, answering, left_out, replaced
@@ -90,18 +90,18 @@ def recovery_point_is_the_log_end(probe: Probe) -> Planted:
 def producers_survive_a_cut(probe: Probe) -> Planted:
     """What producers did in the batches that were cut off is not forgotten."""
 
-    def was_cut(original: Any, log: Any, next_offset: int) -> None:
+    def was_truncated(original: Any, log: Any, local: Any) -> None:
         before = log.producers
-        original(log, next_offset)
+        original(log, local)
         probe.deviates(len(before))
         log._state.producers = before
 
-    return replaced(probe, Log, "_was_cut", was_cut)
+    return replaced(probe, Log, "_was_truncated", was_truncated)
 
 
 def cut_not_announced(probe: Probe) -> Planted:
     """`truncated_to` is not written down before a cut."""
-    return left_out(probe, Log, "_announce_cut")
+    return left_out(probe, LocalLog, "_announce")
 
 
 def recovery_point_survives_a_cut(probe: Probe) -> Planted:
@@ -207,7 +207,7 @@ def hung_syncs_unnoticed(probe: Probe) -> Planted:
 def closed_logs_take_writes(probe: Probe) -> Iterator[None]:
     """A stop does not keep requests that are under way from writing to logs (mended finding 8)."""
     with (
-        left_out(probe, GrowingLog, "stop_writes"),
+        left_out(probe, Log, "stop_writes"),
         left_out(probe, directory.DataDirectory, "stop_writes"),
     ):
         yield

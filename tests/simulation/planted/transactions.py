@@ -12,7 +12,7 @@ from penstock.groups.offsets import Offsets
 from penstock.model.errors import BrokerError, InvalidProducerEpoch, OutOfOrderSequence
 from penstock.records.batch import NO_SEQUENCE
 from penstock.storage import runs, state
-from penstock.storage.appending import GrowingLog
+from penstock.storage.log import Log
 from penstock.storage.producers import SEQUENCE_COUNT, Producers
 from penstock.storage.state import AbortedTxn, LogState
 from penstock.transactions import machine
@@ -81,12 +81,13 @@ def old_producer_epochs_accepted(probe: Probe) -> Planted:
 def followers_know_no_producers(probe: Probe) -> Planted:
     """A follower copies batches without noting what its producers have sent."""
 
-    def apply(original: Any, log_state: Any, segment: Any, header: Any, batch: Any) -> None:
+    def apply(original: Any, log_state: Any, segment: Any, header: Any, *more: Any) -> None:
         if header.producer_id < 0 or header.base_sequence == NO_SEQUENCE or header.is_transactional:
-            original(log_state, segment, header, batch)
+            original(log_state, segment, header, *more)
             return
         probe.deviates()
-        log_state._follow_epoch(header, segment.next_offset)
+        _batch, log_end = more
+        log_state._follow_epoch(header, log_end)
 
     return replaced(probe, LogState, "apply", apply)
 
@@ -106,7 +107,7 @@ def open_transactions_are_stable(probe: Probe) -> Planted:
         probe.deviates(original(log, high_watermark) != high_watermark)
         return high_watermark
 
-    return replaced(probe, GrowingLog, "last_stable_offset", stable)
+    return replaced(probe, Log, "last_stable_offset", stable)
 
 
 def markers_count_before_they_are_replicated(probe: Probe) -> Planted:

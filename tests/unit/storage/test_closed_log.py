@@ -54,7 +54,7 @@ CHANGES: dict[str, Callable[[Log], object]] = {
     ),
     "a promotion": lambda log: log.promote(1, leader_epoch=1, now_ms=NOW_MS),
     "a cut": lambda log: log.truncate_to(1),
-    "a cut to nothing": lambda log: log.restart_at(100),
+    "a cut to nothing": lambda log: log.truncate_fully_and_start_at(100),
     "deleted records": lambda log: log.delete_records_before(log.next_offset),
     "retention": lambda log: log.apply_retention(1 << 60, upto_offset=log.next_offset),
     "a roll": lambda log: log.roll(),
@@ -110,7 +110,7 @@ def test_a_sealed_segment_rejects_a_batch_before_it_writes_a_byte(tmp_path: Path
     segment.seal()
     size_bytes = segment.file.size
     with pytest.raises(AssertionError, match="does not grow"):
-        segment.append(batch(b"late"), 1, 1, NOW_MS)
+        segment.append(((batch(b"late"), 1, 1, NOW_MS),), 80)
     assert segment.file.size == size_bytes
 
 

@@ -86,7 +86,7 @@ def delete_all(log: Log) -> None:
 
 
 def restart(log: Log) -> None:
-    log.restart_at(100)
+    log.truncate_fully_and_start_at(100)
 
 
 def close(log: Log) -> None:

@@ -128,7 +128,7 @@ NEED_DESCRIPTORS: dict[str, Callable[[Log], Any]] = {
     "usage.log_size_bytes": lambda log: usage.log_size_bytes(log.path),
     "write_atomically": lambda log: write_atomically(f"{log.path}/x", b"", disk=Disk()),
     "a cut": lambda log: log.truncate_to(2),
-    "a new start": lambda log: log.restart_at(100),
+    "a new start": lambda log: log.truncate_fully_and_start_at(100),
 }
 
 
@@ -158,7 +158,7 @@ def _replace(log: Log) -> object:
 CHANGES: dict[str, Callable[[Log], Any]] = {
     "a cut": lambda log: log.truncate_to(7),
     "a cut in the last segment": lambda log: log.truncate_to(29),
-    "a cut to nothing": lambda log: log.restart_at(50),
+    "a cut to nothing": lambda log: log.truncate_fully_and_start_at(50),
     "a compaction": _replace,
     "deleted records": lambda log: log.delete_records_before(12),
     "all records deleted": lambda log: log.delete_records_before(30),

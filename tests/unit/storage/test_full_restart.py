@@ -81,7 +81,7 @@ def test_a_log_begins_anew_whole_or_not_at_all(
     log.flush()
     disk.left, disk.error = room, error
     try:
-        log.restart_at(offset)
+        log.truncate_fully_and_start_at(offset)
     except BrokerError:
         assert whole(log) == (0, 20, 20)
     else:
@@ -90,7 +90,7 @@ def test_a_log_begins_anew_whole_or_not_at_all(
     crashed = copy_of(tmp_path, f"{tmp_path}-copy")
     assert whole(reopened(crashed, point=20))[2] in (0, 20)
 
-    log.restart_at(offset)
+    log.truncate_fully_and_start_at(offset)
     assert whole(log) == (offset, offset, 0)
     put(log, b"x")
     assert values(log, offset) == [b"x"]
@@ -109,12 +109,12 @@ def test_a_log_that_was_never_written_begins_whole_or_not_at_all(
     log = new_log(tmp_path)
     disk.left = room
     try:
-        log.restart_at(40)
+        log.truncate_fully_and_start_at(40)
     except DiskFull:
         assert whole(log) == (0, 0, 0)
         assert log.read(0, 100, upto_offset=0).slices == []
     disk.left = 1 << 30
-    log.restart_at(40)
+    log.truncate_fully_and_start_at(40)
     put(log, b"x")
     assert whole(log) == (40, 41, 1)
 
@@ -148,7 +148,7 @@ def test_files_of_a_log_that_began_anew_can_be_removed(tmp_path: Path, disk: Ful
     log = new_log(tmp_path)
     fill(log, 20)
     disk.left = 2
-    log.restart_at(50)
+    log.truncate_fully_and_start_at(50)
     assert len(log.removable(now_ms=0)) >= 2
 
 
@@ -158,7 +158,7 @@ def test_what_is_left_of_an_attempt_is_tidied_away(tmp_path: Path, disk: FullDis
     log.flush()
     disk.left = 1
     with pytest.raises(DiskFull):
-        log.restart_at(50)
+        log.truncate_fully_and_start_at(50)
     assert [name for name in os.listdir(log.path) if name.startswith(f"{50:020d}")] == []
 
 
@@ -224,7 +224,7 @@ def test_a_log_that_lost_its_beginning_with_the_power_can_be_opened_when_there_i
     assert whole(reopened(tmp_path, Ending.POWER_LOSS, 5)) == (5, 5, 0)
 
 
-@pytest.mark.parametrize(("cut", "room"), [("truncate_to", 0), ("restart_at", 1)])
+@pytest.mark.parametrize(("cut", "room"), [("truncate_to", 0), ("truncate_fully_and_start_at", 1)])
 def test_a_cut_that_is_refused_leaves_a_compaction_as_it_was(
     tmp_path: Path, disk: FullDisk, cut: str, room: int
 ) -> None:

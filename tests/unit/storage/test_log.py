@@ -220,7 +220,8 @@ def test_jitter_makes_segments_end_earlier_at_different_times(tmp_path: Path) ->
         log = new_log(tmp_path / str(partition), config)
         log.partition = partition
         put(log, b"a")
-        ends.add(log._roll_after_ms - NOW_MS)
+        assert log._local is not None
+        ends.add(log._local._max_timestamp_ms - NOW_MS)
     assert len(ends) > 5
     assert all(100 < end <= 1000 for end in ends)
 
@@ -446,7 +447,7 @@ def test_truncation_past_the_end_still_trims_epochs(tmp_path: Path) -> None:
 def test_a_log_can_be_cut_to_nothing_and_begin_elsewhere(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     fill(log, 20)
-    log.restart_at(500)
+    log.truncate_fully_and_start_at(500)
 
     assert (log.start_offset, log.next_offset, values(log, 500)) == (500, 500, [])
     assert put(log, b"x", epoch=2).base_offset == 500
@@ -464,7 +465,7 @@ def test_a_log_that_begins_elsewhere_knows_no_producer_of_before(
     put(log, b"a", producer_id=7, producer_epoch=0, base_sequence=0)
     put(log, b"t", producer_id=8, producer_epoch=0, base_sequence=0, transactional=True)
     log.flush()
-    log.restart_at(500)
+    log.truncate_fully_and_start_at(500)
     put(log, b"x", epoch=2)
     if again:
         log.flush()

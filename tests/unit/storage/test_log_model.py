@@ -141,7 +141,7 @@ class LogMachine(RuleBasedStateMachine):
         self._open(Ending.PROCESS_CRASH)
         assert self.log.next_offset == self.next
 
-    @precondition(lambda self: self.synced >= self.saved[0] and self.log._truncated_to is None)
+    @precondition(lambda self: self.synced >= self.saved[0] and self.log.state.truncated_to is None)
     @rule(data=st.data())
     def lose_power(self, data: st.DataObject) -> None:
         self.runs += 1

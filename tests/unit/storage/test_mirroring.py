@@ -148,7 +148,7 @@ def test_a_follower_of_a_mirror_is_the_same_log(history: list[Step], data: st.Da
         for number in range(len(source.batches)):
             mirror(leader, source.joined(number, number + 1))
             if follower.next_offset < leader.start_offset:
-                follower.restart_at(leader.start_offset)
+                follower.truncate_fully_and_start_at(leader.start_offset)
             follower.append_as_follower(memoryview(raw(leader, follower.next_offset)))
         assert content(follower) == content(leader)
         assert raw(follower, follower.start_offset) == raw(leader, leader.start_offset)

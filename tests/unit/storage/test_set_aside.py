@@ -62,7 +62,7 @@ def write_old_log(directory: DataDirectory) -> None:
 def write_new_log(directory: DataDirectory) -> Log:
     """As a follower of a leader whose log does not begin at 0."""
     log = log_in(directory)
-    log.restart_at(NEW_BEGIN)
+    log.truncate_fully_and_start_at(NEW_BEGIN)
     put(log, *[_NEW] * (NEW_END - NEW_BEGIN))
     log.flush()
     log.delete_records_before(NEW_START)

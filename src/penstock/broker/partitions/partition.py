@@ -92,7 +92,7 @@ class Partition(MirroredPartition):
     def restart_at(self, offset: int) -> None:
         """Drop everything: the leader's log begins after the end of this one."""
         self._check_loss(offset)
-        self._guarded(lambda: self.log.restart_at(offset))
+        self._guarded(lambda: self.log.truncate_fully_and_start_at(offset))
         self._was_cut(offset)
         self._durable_offset = self.high_watermark = offset
 
