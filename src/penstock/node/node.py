@@ -58,7 +58,7 @@ Marks = dict[TopicId, dict[int, int]]  # high watermarks of partitions
 _DISK_THREADS: Final = 4  # for cold reads and for what has time
 _SYNC_THREADS: Final = 2  # one for flushes, one for checkpoints
 _DISK_LOOK_S: Final = 0.2
-_BALLAST_BYTES: Final = 4 << 20
+_DISK_RESERVE_BYTES: Final = 4 << 20
 _NO_LIMIT: Final = 1 << 62
 _NOTE_AGAIN_S: Final = 0.5
 _STORE_FILE: Final = "metadata.sqlite"
@@ -146,7 +146,7 @@ class Node:
             config.log_dirs,
             open_files_limit=self._descriptors.segment_files,
             queued_files_limit=self._descriptors.answers,
-            ballast_bytes=min(config.penstock_disk_reserve_bytes, _BALLAST_BYTES),
+            disk_reserve_bytes=min(config.penstock_disk_reserve_bytes, _DISK_RESERVE_BYTES),
         )
         self._bind_sockets()
         await self._open_http()

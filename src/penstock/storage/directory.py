@@ -17,7 +17,6 @@ from penstock.model.configs import TopicConfig
 from penstock.model.errors import BrokerError, DiskFull, ErrorCode, OutOfResources, StorageFault
 from penstock.model.ids import TopicId
 from penstock.storage import checkpoints, identity, layout, machine, markers, names
-from penstock.storage.ballast import Ballast
 from penstock.storage.checkpoint_files import CheckpointFiles
 from penstock.storage.checkpoint_ticket import CheckpointTicket
 from penstock.storage.checkpoints import (
@@ -27,6 +26,7 @@ from penstock.storage.checkpoints import (
     RECOVERY_POINTS,
     Checkpoint,
 )
+from penstock.storage.disk_reserve import DiskReserve
 from penstock.storage.files import OPEN_FILES_LIMIT, QUEUED_FILES_LIMIT, Disk, OpenFiles, refuse
 from penstock.storage.flush import FlushTicket
 from penstock.storage.identity import Identity
@@ -55,7 +55,7 @@ class DataDirectory:
         queued_files_limit: int = QUEUED_FILES_LIMIT,
         disk: Disk | None = None,
         boot_id: str | None = None,
-        ballast_bytes: int = 0,
+        disk_reserve_bytes: int = 0,
     ) -> None:
         """Raises StorageFault, with one line for the operator, if it cannot be this broker's."""
         self.path = os.path.abspath(path)
@@ -63,7 +63,7 @@ class DataDirectory:
         self.files.queued_max = queued_files_limit
         self._disk = self.files.disk
         self._lock_fd = machine.lock(self.path)
-        self.ballast = Ballast(self.path, ballast_bytes)
+        self.disk_reserve = DiskReserve(self.path, disk_reserve_bytes)
         try:
             self._begin_somehow(boot_id if boot_id is not None else machine.read_boot_id())
         except BaseException:
@@ -81,10 +81,10 @@ class DataDirectory:
         try:
             self._begin(boot_id)
         except DiskFull:
-            self.ballast.release()
+            self.disk_reserve.release()
             self._begin(boot_id)
         else:
-            self.ballast.take()
+            self.disk_reserve.take()
 
     def _begin(self, boot_id: str) -> None:
         is_new = not os.path.exists(f"{self.path}/{markers.META}")
@@ -173,7 +173,7 @@ class DataDirectory:
         try:
             self._write_running(self._epoch, self._untold, self._disk)
         except (StorageFault, BrokerError):
-            self.ballast.release()
+            self.disk_reserve.release()
             self._write_running(self._epoch, self._untold, None)
 
     def _write_running(

@@ -147,7 +147,7 @@ def test_a_failed_disk_is_noted_without_a_sync_if_none_succeeds(tmp_path: Path) 
             os.fdatasync(fd)
 
     disk = Failing()
-    directory = DataDirectory(str(tmp_path), boot_id="boot-1", disk=disk, ballast_bytes=4096)
+    directory = DataDirectory(str(tmp_path), boot_id="boot-1", disk=disk, disk_reserve_bytes=4096)
     directory.note_registered(7)
     disk.is_broken = True
     directory.note_failed()

@@ -165,8 +165,8 @@ class Housekeeping:
                 )
             return
         wanted_bytes = self._cluster.config.penstock_disk_reserve_bytes
-        if free_bytes > wanted_bytes + directory.ballast.size_bytes:
-            await replicas.run_in_thread(directory.ballast.take)
+        if free_bytes > wanted_bytes + directory.disk_reserve.size_bytes:
+            await replicas.run_in_thread(directory.disk_reserve.take)
             replicas.disk_has_room()
 
     # Forgetting --------------------------------------------------------------------------------

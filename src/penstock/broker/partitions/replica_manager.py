@@ -460,7 +460,7 @@ class ReplicaManager:
         """Refuse appends until `disk_has_room`; reads go on, and so does what frees space."""
         if self._unable is None:
             self._unable = error.again()
-            self.directory.ballast.release()
+            self.directory.disk_reserve.release()
             self.metrics.disk_full.set(1)
             _log.error("disk-full error=%s", error)
 

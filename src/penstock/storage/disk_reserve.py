@@ -1,4 +1,4 @@
-"""Room that is set aside for the broker's own small writes: a full disk must not keep it from freeing space."""
+"""Disk space that is reserved for the broker's own small writes: a full disk must not keep it from freeing space."""
 
 import os
 from contextlib import suppress
@@ -7,18 +7,18 @@ from typing import Final
 from penstock.model.errors import StorageFault
 from penstock.storage.usage import room
 
-BALLAST: Final = "ballast"
+FILE: Final = "ballast"
 
 
-class Ballast:
-    """A file of that size while there is room enough; gone when the disk is full. Any thread may call this."""
+class DiskReserve:
+    """A file of `size_bytes`, removed when the disk is full. Any thread may call this."""
 
     def __init__(self, directory: str, size_bytes: int) -> None:
-        self._path = f"{directory}/{BALLAST}"
+        self._path = f"{directory}/{FILE}"
         self.size_bytes = size_bytes
 
     def take(self) -> None:
-        """Set the room aside, if as much again is left."""
+        """Make the file, if as much space again is left."""
         if not self.size_bytes or not self._is_there_room():
             return
         try:
@@ -37,5 +37,6 @@ class Ballast:
             return False
 
     def release(self) -> None:
+        """Remove the file."""
         with suppress(OSError):
             os.unlink(self._path)
