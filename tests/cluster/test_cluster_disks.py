@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from penstock.storage import machine, markers, sealed
+from penstock.storage import checksummed_json, machine, markers
 from tests.support.cluster import ClusterOfServers
 from tests.support.cluster_disks import disks, faulty_disks, put_on
 from tests.support.faulty_disk import FaultyDisk
@@ -189,7 +189,9 @@ def test_a_disk_that_fails_takes_its_broker_out_and_others_lead_within_seconds(
 
 def has_noted_its_failure(server: Server) -> bool:
     """A thread writes it down, maybe later than others are told."""
-    content = sealed.decode(markers.RUNNING, (server.data_dir / markers.RUNNING).read_bytes())
+    content = checksummed_json.decode(
+        markers.RUNNING, (server.data_dir / markers.RUNNING).read_bytes()
+    )
     return bool(content["boot_id"] != machine.read_boot_id())
 
 

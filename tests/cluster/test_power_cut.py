@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.storage import checkpoints, markers, sealed
+from penstock.storage import checkpoints, checksummed_json, markers
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.history import Ledger, Message, producer, read_all
 from tests.support.private_disk import PrivateDisk, ext4_disk
@@ -53,8 +53,10 @@ def cut_power(server: Server, disk: PrivateDisk, tmp_path: Path) -> None:
 def forge_reboot(data: Path) -> None:
     """A broker tells the loss of power from a crash by the machine's boot, which a test cannot change."""
     running = data / markers.RUNNING
-    content = sealed.decode(markers.RUNNING, running.read_bytes())
-    running.write_bytes(sealed.encode(markers.RUNNING, content | {"boot_id": "of another time"}))
+    content = checksummed_json.decode(markers.RUNNING, running.read_bytes())
+    running.write_bytes(
+        checksummed_json.encode(markers.RUNNING, content | {"boot_id": "of another time"})
+    )
 
 
 def noted_marks(disk: PrivateDisk) -> list[int]:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from penstock.records.batch import iter_headers
-from penstock.storage import markers, sealed
+from penstock.storage import checksummed_json, markers
 from tests.support.cluster import ClusterOfServers, PartitionView
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.private_disk import PrivateDisk, ext4_disk, ram_disk
@@ -85,8 +85,10 @@ def _stands_still(pid: int) -> bool:
 def _forge_reboot(data: Path) -> None:
     """A broker tells the loss of power from a crash by the machine's boot, which a test cannot change."""
     running = data / markers.RUNNING
-    content = sealed.decode(markers.RUNNING, running.read_bytes())
-    running.write_bytes(sealed.encode(markers.RUNNING, content | {"boot_id": "of another time"}))
+    content = checksummed_json.decode(markers.RUNNING, running.read_bytes())
+    running.write_bytes(
+        checksummed_json.encode(markers.RUNNING, content | {"boot_id": "of another time"})
+    )
 
 
 # Damage ------------------------------------------------------------------------------------------

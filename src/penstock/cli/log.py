@@ -20,7 +20,7 @@ from penstock.records.batch import BatchHeader, iter_headers, verify
 from penstock.records.compression import Codec
 from penstock.records.control import decode_marker, decode_promotion
 from penstock.records.record import Record, decode_records
-from penstock.storage import index, sealed, snapshot, txn_index
+from penstock.storage import checksummed_json, index, snapshot, txn_index
 
 Facts = dict[str, Any]
 
@@ -57,7 +57,7 @@ def _dump(arguments: Namespace) -> int:
                 shown = {"file": str(file), **facts} if len(files) > 1 else facts
                 print(json.dumps(shown, ensure_ascii=False) if arguments.json else _text(facts))
                 damaged += facts.get("valid") is False
-        except (Damage, BrokerError, sealed.Damaged, ValueError) as error:
+        except (Damage, BrokerError, checksummed_json.Damaged, ValueError) as error:
             note(f"penstock: {file}: {error}")
             damaged += 1
     return 1 if damaged else 0
@@ -231,7 +231,7 @@ def _producers(file: Path) -> Iterator[Facts]:
 
 
 def _sealed(file: Path) -> Iterator[Facts]:
-    yield sealed.decode(file.name, file.read_bytes())
+    yield checksummed_json.decode(file.name, file.read_bytes())
 
 
 _DECODERS: Final[dict[str, Callable[[Path], Iterator[Facts]]]] = {

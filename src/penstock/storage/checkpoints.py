@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from penstock.model.ids import TopicId, format_topic_id, parse_topic_id
-from penstock.storage import sealed
+from penstock.storage import checksummed_json
 from penstock.storage.files import Disk, read_small, write_atomically
 
 RECOVERY_POINTS: Final = "recovery-points"
@@ -48,7 +48,7 @@ def encode(name: str, checkpoint: Checkpoint) -> bytes:
         "number": checkpoint.number,
         "topics": topics,
     }
-    return sealed.encode(name, content)
+    return checksummed_json.encode(name, content)
 
 
 def write(directory: str, name: str, checkpoint: Checkpoint, disk: Disk) -> None:
@@ -62,11 +62,11 @@ def read(directory: str, name: str) -> Checkpoint:
     if data is None:
         return lost
     try:
-        content = sealed.decode(name, data)
+        content = checksummed_json.decode(name, data)
         offsets = {
             parse_topic_id(topic_id): {int(index): int(offset) for index, offset in found.items()}
             for topic_id, found in content["topics"].items()
         }
         return Checkpoint(offsets, content["complete"] is True, int(content.get("number", 0)))
-    except (sealed.Damaged, KeyError, TypeError, ValueError, AttributeError):
+    except (checksummed_json.Damaged, KeyError, TypeError, ValueError, AttributeError):
         return lost

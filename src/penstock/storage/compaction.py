@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from penstock.records.compaction import AbortedRange
-from penstock.storage import sealed, swap
+from penstock.storage import checksummed_json, swap
 from penstock.storage.cleaner import Job, Outcome, Source
 from penstock.storage.epochs import NO_EPOCH
 from penstock.storage.files import Disk, read_small, write_atomically
@@ -101,9 +101,9 @@ def first_dirty(log: Log) -> int:
     if data is None:
         return log.start_offset
     try:
-        content = sealed.decode(CLEANED_UPTO_FILE, data)
+        content = checksummed_json.decode(CLEANED_UPTO_FILE, data)
         offset, epoch = int(content["offset"]), int(content["epoch"])
-    except (sealed.Damaged, KeyError, TypeError, ValueError):
+    except (checksummed_json.Damaged, KeyError, TypeError, ValueError):
         return log.start_offset
     known = log.start_offset < offset <= log.next_offset
     return offset if known and log.epochs.epoch_at(offset - 1) == epoch else log.start_offset
@@ -167,7 +167,7 @@ class Round:
         """Write down how far the log is clean."""
         assert self.outcome is not None
         content = {"offset": self.outcome.clean_upto_offset, "epoch": self._epoch}
-        data = sealed.encode(CLEANED_UPTO_FILE, content)
+        data = checksummed_json.encode(CLEANED_UPTO_FILE, content)
         write_atomically(f"{self.job.directory}/{CLEANED_UPTO_FILE}", data, disk=Disk())
 
     def abandon(self) -> None:

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from typing import Final, NamedTuple
 
-from penstock.storage import sealed
+from penstock.storage import checksummed_json
 
 NO_EPOCH: Final = -1
 NO_OFFSET: Final = -1
@@ -96,16 +96,16 @@ class Epochs:
             "log_start": self.log_start,
             "truncated_to": truncated_to,
         }
-        return sealed.encode(_FORMAT, content)
+        return checksummed_json.encode(_FORMAT, content)
 
 
 def decode(data: bytes) -> tuple[Epochs, int | None]:
-    """What `encode` was given; raises sealed.Damaged."""
-    content = sealed.decode(_FORMAT, data)
+    """What `encode` was given; raises checksummed_json.Damaged."""
+    content = checksummed_json.decode(_FORMAT, data)
     try:
         entries = [(int(epoch), int(start)) for epoch, start in content["epochs"]]
         truncated_to = content["truncated_to"]
         epochs = Epochs(entries, int(content.get("log_start", 0)))
         return epochs, None if truncated_to is None else int(truncated_to)
     except (KeyError, TypeError, ValueError) as error:
-        raise sealed.Damaged(f"{_FORMAT}: {error!r}") from error
+        raise checksummed_json.Damaged(f"{_FORMAT}: {error!r}") from error

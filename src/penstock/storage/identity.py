@@ -3,7 +3,7 @@
 from typing import Final, NamedTuple
 
 from penstock.model.ids import TopicId, format_topic_id, parse_topic_id
-from penstock.storage import sealed
+from penstock.storage import checksummed_json
 from penstock.storage.files import Disk, read_small, write_atomically
 
 FILE: Final = "partition.metadata"
@@ -18,7 +18,7 @@ def write(directory: str, identity: Identity, disk: Disk | None = None) -> str:
     """With `disk` it is durable; else it is with the next flush."""
     path = f"{directory}/{FILE}"
     content = {"topic_id": format_topic_id(identity.topic_id), "has_gaps": identity.has_gaps}
-    write_atomically(path, sealed.encode(FILE, content), disk=disk)
+    write_atomically(path, checksummed_json.encode(FILE, content), disk=disk)
     return path
 
 
@@ -28,7 +28,7 @@ def read(directory: str) -> Identity | None:
     if data is None:
         return None
     try:
-        content = sealed.decode(FILE, data)
+        content = checksummed_json.decode(FILE, data)
         return Identity(parse_topic_id(content["topic_id"]), content["has_gaps"] is True)
-    except (sealed.Damaged, KeyError, TypeError, ValueError, AttributeError):
+    except (checksummed_json.Damaged, KeyError, TypeError, ValueError, AttributeError):
         return None

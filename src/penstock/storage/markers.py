@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.model.errors import StorageFault
 from penstock.model.ids import TopicId, format_topic_id
-from penstock.storage import sealed
+from penstock.storage import checksummed_json
 from penstock.storage.files import Disk, read_small, refuse, write_atomically
 from penstock.storage.recovery import Ending
 
@@ -72,7 +72,7 @@ def write_running(
         "before": before.value,
         "untold": untold.value,
     }
-    write_atomically(f"{directory}/{RUNNING}", sealed.encode(RUNNING, content), disk=disk)
+    write_atomically(f"{directory}/{RUNNING}", checksummed_json.encode(RUNNING, content), disk=disk)
     try:
         os.unlink(f"{directory}/{CLEAN}")
         if disk is not None:
@@ -87,14 +87,14 @@ def write_clean(directory: str, run: str, seen: Iterable[str] | None, disk: Disk
     """The last thing that a run writes, after the sizes of its logs. `seen`: the logs that are known to be
     whole; None: all."""
     content = {"run": run, "seen": None if seen is None else sorted(seen), "sizes": True}
-    write_atomically(f"{directory}/{CLEAN}", sealed.encode(CLEAN, content), disk=disk)
+    write_atomically(f"{directory}/{CLEAN}", checksummed_json.encode(CLEAN, content), disk=disk)
 
 
 def _read(directory: str, name: str) -> dict[str, Any] | None:
     data = read_small(f"{directory}/{name}")
     try:
-        return None if data is None else sealed.decode(name, data)
-    except sealed.Damaged:
+        return None if data is None else checksummed_json.decode(name, data)
+    except checksummed_json.Damaged:
         return None
 
 
@@ -105,7 +105,7 @@ def read_store_revision(directory: str) -> int:
 
 
 def write_store_revision(directory: str, revision: int, disk: Disk) -> None:
-    data = sealed.encode(STORE_REVISION, {"revision": revision})
+    data = checksummed_json.encode(STORE_REVISION, {"revision": revision})
     write_atomically(f"{directory}/{STORE_REVISION}", data, disk=disk)
 
 

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from penstock.records.control import Promotion
 from penstock.records.crc32c import crc32c
+from penstock.storage.checksummed_json import Damaged
 from penstock.storage.producers import KnownBatch, Producer, Producers
-from penstock.storage.sealed import Damaged
 from penstock.storage.txn_index import Digest
 
 _MAGIC: Final = b"PSNP"

@@ -11,10 +11,10 @@ from penstock.records.batch import CONTROL_BIT, BatchHeader
 from penstock.records.control import EndMarker, decode_marker, decode_promotion
 from penstock.storage import epochs as epochs_file
 from penstock.storage import snapshot
+from penstock.storage.checksummed_json import Damaged
 from penstock.storage.epochs import Epochs
 from penstock.storage.files import Buffer, read_small, remove, write_atomically
 from penstock.storage.producers import Producers
-from penstock.storage.sealed import Damaged
 from penstock.storage.segment import Segment
 from penstock.storage.snapshot import NO_MARK, Mark, Section
 from penstock.storage.txn_index import NO_ENTRIES, digest

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from penstock.model.errors import StorageFault
 from penstock.records.batch import BatchHeader
-from penstock.storage import identity, sealed, txn_index
+from penstock.storage import checksummed_json, identity, txn_index
 from penstock.storage.files import (
     Disk,
     OpenFiles,
@@ -54,7 +54,7 @@ def prepare(directory: str, swap: Swap, interval_bytes: int, disk: Disk | None =
     if known is not None and not known.has_gaps:
         identity.write(directory, known._replace(has_gaps=True), disk)
     content = {"new": swap.new, "old": swap.old}
-    write_atomically(swap.path(directory), sealed.encode(_FORMAT, content), disk=disk)
+    write_atomically(swap.path(directory), checksummed_json.encode(_FORMAT, content), disk=disk)
 
 
 def _base_after(directory: str, base_offset: int) -> int:
@@ -209,7 +209,7 @@ def _read(path: str) -> Swap:
     if data is None:
         raise StorageFault(f"{path}: cannot be read")
     try:
-        content = sealed.decode(_FORMAT, data)
+        content = checksummed_json.decode(_FORMAT, data)
         return Swap(tuple(map(int, content["old"])), tuple(map(int, content["new"])))
-    except (sealed.Damaged, KeyError, TypeError, ValueError) as error:
+    except (checksummed_json.Damaged, KeyError, TypeError, ValueError) as error:
         raise StorageFault(f"{path}: cannot be read: {error}") from error

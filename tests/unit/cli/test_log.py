@@ -9,7 +9,7 @@ from penstock.records.builder import build_batch
 from penstock.records.compression import Codec
 from penstock.records.control import ControlType, EndMarker, build_marker
 from penstock.records.record import Record
-from penstock.storage import sealed, snapshot, txn_index
+from penstock.storage import checksummed_json, snapshot, txn_index
 from penstock.storage.directory import DataDirectory
 from penstock.storage.producers import Producer, Producers
 
@@ -140,7 +140,7 @@ def test_indexes_are_shown_with_absolute_offsets(
 
 def test_a_state_file_shows_its_content(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "leader-epochs"
-    file.write_bytes(sealed.encode("leader-epochs", {"epochs": [(0, 0), (3, 120)]}))
+    file.write_bytes(checksummed_json.encode("leader-epochs", {"epochs": [(0, 0), (3, 120)]}))
     assert dump(capsys, str(file)) == [{"epochs": [[0, 0], [3, 120]]}]
 
 
@@ -165,7 +165,7 @@ def test_a_damaged_state_file_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "leader-epochs"
-    file.write_bytes(sealed.encode("leader-epochs", {})[:-3])
+    file.write_bytes(checksummed_json.encode("leader-epochs", {})[:-3])
     assert main(["log", "dump", str(file)]) == 1
     assert "leader-epochs" in capsys.readouterr().err
 

@@ -12,7 +12,7 @@ import pytest
 from penstock.model.configs import TopicConfig
 from penstock.model.errors import DiskFull, OutOfResources, StorageFault
 from penstock.model.ids import TopicId
-from penstock.storage import checkpoints, files, sealed, swap
+from penstock.storage import checkpoints, checksummed_json, files, swap
 from penstock.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from penstock.storage.directory import (
     DELETE_DELAY_MS,
@@ -345,9 +345,9 @@ def test_sizes_do_not_count_after_a_crash_nor_after_a_version_that_wrote_none(
     assert log_in(directory).next_offset == 6
     directory.close()
     clean = tmp_path / "clean"
-    content = sealed.decode("clean", clean.read_bytes())
+    content = checksummed_json.decode("clean", clean.read_bytes())
     del content["sizes"]
-    clean.write_bytes(sealed.encode("clean", content))
+    clean.write_bytes(checksummed_json.encode("clean", content))
     fill_behind_its_back(tmp_path)
     directory = open_at(tmp_path)
     assert directory.is_as_left("orders", FIRST, 0)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.storage import epochs as epochs_file
+from penstock.storage.checksummed_json import Damaged
 from penstock.storage.epochs import EpochEnd, Epochs
 from penstock.storage.recovery import Ending
-from penstock.storage.sealed import Damaged
 from tests.unit.storage.logs import fill, new_log, put, reopened
 
 THREE = [(2, 0), (5, 100), (7, 150)]

@@ -18,11 +18,11 @@ from penstock.records.batch import stamp
 from penstock.records.control import ControlType, EndMarker, build_marker
 from penstock.storage import producers as producers_module
 from penstock.storage import snapshot
+from penstock.storage.checksummed_json import Damaged
 from penstock.storage.epochs import Epochs
 from penstock.storage.log import AbortedTxn, Appended, Log, Origin
 from penstock.storage.producers import Producers
 from penstock.storage.recovery import Ending
-from penstock.storage.sealed import Damaged
 from penstock.storage.snapshot import Mark
 from penstock.storage.txn_index import AbortedEntry, Digest, decode, encode
 from tests.unit.storage.logs import (

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.model.errors import DiskFull
 from penstock.model.ids import TopicId, format_topic_id
-from penstock.storage import checkpoints, names, sealed
+from penstock.storage import checkpoints, checksummed_json, names
 from penstock.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from penstock.storage.directory import STRAY_DELAY_MS, DataDirectory
 from penstock.storage.log import Log
@@ -289,9 +289,9 @@ def test_a_log_that_begins_past_zero_is_whole_when_only_a_part_of_its_first_chec
 def forget_numbers(path: Path) -> None:
     """As an older version would have written the files."""
     for name in FILES:
-        content = sealed.decode(name, (path / name).read_bytes())
+        content = checksummed_json.decode(name, (path / name).read_bytes())
         assert content.pop("number") > 0
-        (path / name).write_bytes(sealed.encode(name, content))
+        (path / name).write_bytes(checksummed_json.encode(name, content))
 
 
 def test_files_of_an_older_version_are_newer_than_what_was_set_aside_before(tmp_path: Path) -> None:

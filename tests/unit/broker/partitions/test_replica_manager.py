@@ -11,7 +11,7 @@ import pytest
 from penstock.broker.partitions.waiters import watch
 from penstock.model.errors import BrokerError, DiskFull, ErrorCode, OutOfResources, StorageFault
 from penstock.model.ids import TopicId
-from penstock.storage import markers, sealed
+from penstock.storage import checksummed_json, markers
 from penstock.storage.directory import DataDirectory
 from penstock.storage.segment import Segment
 from tests.support.engine import Engine, config_of, running_engine
@@ -201,8 +201,10 @@ def lose_an_acknowledged_record(tmp_path: Path, boot_id: str | None = None) -> N
     (tmp_path / "data" / "orders" / "partition-0" / f"{0:020d}.log").write_bytes(b"")
     if boot_id is not None:
         running = tmp_path / "data" / markers.RUNNING
-        content = sealed.decode(markers.RUNNING, running.read_bytes())
-        running.write_bytes(sealed.encode(markers.RUNNING, content | {"boot_id": boot_id}))
+        content = checksummed_json.decode(markers.RUNNING, running.read_bytes())
+        running.write_bytes(
+            checksummed_json.encode(markers.RUNNING, content | {"boot_id": boot_id})
+        )
 
 
 def shortfalls(tmp_path: Path) -> list[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""Small state files: one line that names format, version and checksum, then JSON. Damage is always noticed."""
+"""Small state files: one line with format, version and checksum, then JSON. `decode` detects any damage."""
 
 import json
 from typing import Any, Final
@@ -9,7 +9,7 @@ VERSION: Final = 1
 
 
 class Damaged(Exception):
-    """The file is not what was written. It never holds what cannot be found out otherwise."""
+    """The file is not what was written. Nothing is lost with it: its content can be found out otherwise."""
 
 
 def encode(name: str, content: dict[str, Any]) -> bytes:
