@@ -4,6 +4,7 @@ It is kept in files so that it need not be read from the batches again; lost fil
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from penstock.model.errors import CorruptBatch
@@ -63,9 +64,10 @@ class LogState:
             self.end_transaction(segment, header, marker, header.base_offset, time_ms)
 
     def _follow_promotion(self, header: BatchHeader, batch: Buffer) -> None:
-        promotion = decode_promotion(batch, header)
-        if promotion is not None:
-            self.producers.promote(promotion)
+        with suppress(CorruptBatch):  # as in `marker_in`
+            promotion = decode_promotion(batch, header)
+            if promotion is not None:
+                self.producers.promote(promotion)
 
     def end_transaction(
         self, segment: Segment, header: BatchHeader, marker: EndMarker, offset: int, now_ms: int

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from struct import Struct
 from typing import Any, NamedTuple
 
 import pytest
@@ -10,8 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.model.configs import TopicConfig
-from penstock.model.errors import DiskFull
-from penstock.records.batch import BatchHeader, stamp
+from penstock.model.errors import CorruptBatch, DiskFull
+from penstock.records.batch import (
+    CONTROL_BIT,
+    CRC_START,
+    HEADER_SIZE,
+    BatchHeader,
+    renew_checksum,
+    stamp,
+)
+from penstock.records.record import decode_records
 from penstock.storage.limits import jitter_ms
 from penstock.storage.log import Log
 from tests.unit.storage.logs import (
@@ -24,6 +33,7 @@ from tests.unit.storage.logs import (
     new_log,
     put,
     raw,
+    reopened,
     scratch,
 )
 from tests.unit.storage.test_producers import described
@@ -33,6 +43,7 @@ SIZE = len(
 )  # of most batches here, so that some segments are filled to the last byte
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", "leader-epochs")
 INDEX_ENTRY_BYTES = 12
+_ATTRIBUTES = Struct(">h")
 FARTHEST = (1 << 31) - 1  # the largest offset in a segment that begins at 0
 
 
@@ -321,8 +332,15 @@ def test_a_follower_keeps_what_was_written_before_the_disk_was_full(tmp_path: Pa
     config = TopicConfig(segment_bytes=4 * SIZE, index_interval_bytes=0)
     leader = new_log(tmp_path / "leader", config)
     lead_one_by_one(leader, [Made(plain(10), rolls=False, epoch=1)])
-    disk = faulty(["well", "well", "full"])
-    follower = new_log(tmp_path / "follower", config, disk)
+    written: list[int] = []
+
+    def fault(call: str, size: int) -> None:
+        if call == "write" and size >= SIZE:  # of batches; an index gets less
+            written.append(size)
+            if len(written) == 3:
+                raise OSError(ENOSPC, "full")
+
+    follower = new_log(tmp_path / "follower", config, FaultyDisk(fault))
     with pytest.raises(DiskFull):
         follower.append_as_follower(memoryview(bytearray(raw(leader))))
     kept = follower.next_offset
@@ -331,6 +349,23 @@ def test_a_follower_keeps_what_was_written_before_the_disk_was_full(tmp_path: Pa
     assert follower.size_bytes == follower.unflushed_bytes == kept * SIZE
     follower.append_as_follower(memoryview(bytearray(raw(leader)[kept * SIZE :])))
     assert raw(follower) == raw(leader)
+
+
+def test_a_follower_keeps_a_control_batch_that_it_cannot_decode(tmp_path: Path) -> None:
+    """Its checksum holds: some other broker wrote it. The bytes are in the file, and the log knows of them."""
+    odd = batch(b"v", b"w")
+    _ATTRIBUTES.pack_into(odd, CRC_START, CONTROL_BIT)
+    odd[HEADER_SIZE + 3] = 9  # the first record's offset delta
+    renew_checksum(odd)
+    with pytest.raises(CorruptBatch):
+        decode_records(odd)
+    follower = new_log(tmp_path, ROOMY)
+    follower.append_as_follower(odd)
+    after = batch(b"after")
+    stamp(after, 2, 1)
+    follower.append_as_follower(after)
+    assert raw(follower) == bytes(odd) + bytes(after)
+    assert raw(reopened(tmp_path, config=ROOMY)) == raw(follower)
 
 
 def far_log(path: Path, offset: int) -> Log:
