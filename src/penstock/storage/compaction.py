@@ -95,7 +95,7 @@ def first_dirty(log: Log) -> int:
     """Below it, earlier rounds have left no key twice.
 
     What they wrote down counts only while the log still has, at that place, the leader epoch it had:
-    otherwise it was cut and went on with other records.
+    otherwise it was truncated and went on with other records.
     """
     data = read_small(f"{log.path}/{CLEANED_UPTO_FILE}")
     if data is None:
@@ -137,7 +137,7 @@ class Round:
     def is_current(self) -> bool:
         """Whether the log still has every segment that was read, as it was.
 
-        A cut, wherever it is, has removed the files of a round that was under way.
+        A truncation, wherever it is, has removed the files of a round that was under way.
         """
         if self.log.truncations != self._truncations:
             return False

@@ -90,7 +90,7 @@ class Epochs:
             self.changed = True
 
     def encode(self, truncated_to: int | None) -> bytes:
-        """`truncated_to`: how far the log was cut since its recovery point was last written."""
+        """`truncated_to`: how far the log was truncated since its recovery point was last written."""
         content = {
             "epochs": self.entries(),
             "log_start": self.log_start,

@@ -277,7 +277,7 @@ class SegmentFile:
         self.size = size
 
     def lost(self, generation: int, end: int) -> bool:
-        """Whether bytes below `end`, as of `generation`, may have been cut off since."""
+        """Whether bytes below `end`, as of `generation`, may have been truncated since."""
         return generation != self.generation and end > self._lowest_size
 
     def rename(self, suffix: str) -> None:

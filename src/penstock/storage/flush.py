@@ -110,7 +110,7 @@ class Unsynced:
     __slots__ = ("_names_changed", "_paths", "_segments")
 
     def __init__(self, segments: list[Segment]) -> None:
-        self._segments = segments  # closed, or cut, since the last flush
+        self._segments = segments  # closed, or truncated, since the last flush
         self._paths: list[str] = []
         self._names_changed = True  # those that an earlier run gave may not be durable either
 

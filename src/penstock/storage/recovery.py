@@ -78,7 +78,7 @@ def check_closed(segment: Segment, next_base_offset: int) -> None:
 
 
 def _check_size(segments: list[Segment], size_bytes: int | None) -> None:
-    """After a run that ended well nothing may have changed. A segment that is gone or cut is missing in the sum."""
+    """After a run that ended well nothing may have changed. A segment that is gone or truncated changes the sum."""
     found_bytes = sum(segment.size_bytes for segment in segments)
     if size_bytes is not None and found_bytes != size_bytes:
         raise DamagedLog(

@@ -65,7 +65,7 @@ class Scrub:
                 return
 
     def _fail(self, position: int, reason: str) -> None:
-        """Unless the segment was cut or replaced since, which is no damage."""
+        """Unless the segment was truncated or replaced since, which is no damage."""
         self.done = True
         if not self._piece.is_stale:
             raise DamagedLog(

@@ -180,7 +180,7 @@ def _confirms(segments: Sequence[Segment], epochs: Epochs, upto: int) -> bool:
 
 
 def _usable_section(directory: str, segments: Sequence[Segment]) -> Section | None:
-    """The newest snapshot that is of this log, not of one that was cut off since."""
+    """The newest snapshot of this log, not of batches that were truncated since."""
     for section, _ in reversed(read_sections(directory)):
         if section.offset <= segments[-1].next_offset and _is_of(segments, section):
             return section
