@@ -63,12 +63,10 @@ class Context:
         "services",
     )
 
-    searched: set[
-        tuple[str, int]
-    ]  # partitions, by timestamp; there only for a request that does so
-    confirmed: dict[
-        Leadership, asyncio.Future[None]
-    ]  # coordinators, without the metadata store; there only for a request that needs them
+    # Set only for a request that searches partitions by timestamp.
+    searched: set[tuple[str, int]]
+    # Set only for a request that needs coordinators confirmed while the metadata store is away.
+    confirmed: dict[Leadership, asyncio.Future[None]]
 
     def __init__(
         self,

@@ -250,9 +250,8 @@ class LocalLog:
 
     def start_with(self, spare: Segment) -> None:
         """Drop everything but the segment from `spare_for`. Then call `reload_state`."""
-        state.forget_producers(
-            self._location.path
-        )  # what they did below its offset is not known here
+        # what producers did below its offset is not known here
+        state.forget_producers(self._location.path)
         self.segments.restart_with(spare)
 
     def reload_state(self, start_offset: int) -> None:

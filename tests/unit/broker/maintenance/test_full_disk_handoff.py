@@ -113,7 +113,7 @@ def test_it_stays_where_too_few_would_be_left(brokers: Several) -> None:
 def test_a_lead_that_the_controller_did_not_let_go_is_offered_again_soon(
     brokers: Several, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The controller knows more than the broker of who is in sync."""
+    """The controller knows of an ISR that the broker has not heard of."""
     cluster = brokers.services(1).cluster
     report, logged = cluster.report_lost_logs, []
 
